@@ -1,0 +1,396 @@
+//! Locks in one Redis (or compatible) server: plain string keys, as every other client of the field writes them.
+
+mod connection;
+mod script;
+mod tracking;
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Cmd, RedisError, Value};
+use tokio::time::{Instant, timeout};
+
+pub(crate) use connection::{Connections, Given};
+use connection::{Link, Source};
+use script::Invocation;
+
+use super::{
+    Answers, Attempt, Changed, Claim, Flight, Look, Mode, Released, Store, StoreError, StoreErrorKind,
+    StoreFuture, Watch, needs_runtime,
+};
+
+pub(crate) struct RedisStore {
+    source: Source,
+    response_timeout: Duration,
+}
+
+impl RedisStore {
+    pub(crate) fn new(source: impl Into<Source>, response_timeout: Duration) -> Self {
+        Self { source: source.into(), response_timeout }
+    }
+
+    /// Makes the first connection, so that a wrong URL or a dead server shows at start-up.
+    pub(crate) async fn probe(&self, within: Duration) -> Result<(), StoreError> {
+        needs_runtime()?;
+        timeout(within, self.source.link()).await.unwrap_or_else(|_| Err(silent(within))).map(drop)
+    }
+
+    /// Sends `first`, and if its connection ended before the answer, `again` over a new one: once, since a command
+    /// on a connection that ended while it was idle is the ordinary case, and a second failure is news.
+    ///
+    /// All of it within the response timeout. A connection that did not answer in time is not used again. With
+    /// `watched`, the answer comes with what tells of the next change of any of those keys.
+    async fn ask(
+        &self,
+        first: &(dyn Fn() -> Cmd + Sync),
+        again: &(dyn Fn() -> Cmd + Sync),
+        flight: &Flight,
+        watched: &[Arc<str>],
+    ) -> Result<Answer, Failure> {
+        needs_runtime()?;
+        let mut used: Option<Link> = None;
+        let exchange = async {
+            let mut resent = false;
+            loop {
+                let link = self.source.link().await?;
+                used = Some(link.clone());
+                let changed = if watched.is_empty() { None } else { link.watch(watched).await };
+                flight.departs(link.carrier());
+                let command = if resent { again() } else { first() };
+                match link.send(&command).await {
+                    Ok(value) => {
+                        flight.lands();
+                        return Ok(Answer { value, resent, changed });
+                    }
+                    // An error reply: the server did not do it, unless a script had begun to.
+                    Err(error) if error.code().is_some() => {
+                        if !is_from_within_a_script(&error) {
+                            flight.lands();
+                        }
+                        return Err(Failure::Reply(error));
+                    }
+                    Err(error) => {
+                        link.retire();
+                        let kind = if error.is_io_error() {
+                            StoreErrorKind::Connection
+                        } else {
+                            StoreErrorKind::Nonsense
+                        };
+                        if resent || kind == StoreErrorKind::Nonsense || !self.source.reconnects() {
+                            return Err(Failure::Store(StoreError::new(kind, error.to_string())));
+                        }
+                        resent = true;
+                    }
+                }
+            }
+        };
+        let answered = timeout(self.response_timeout, exchange).await;
+        answered.unwrap_or_else(|_| {
+            if let Some(link) = &used {
+                link.retire();
+            }
+            Err(Failure::Store(silent(self.response_timeout)))
+        })
+    }
+
+    /// Runs a script that may be sent twice, by its hash if the server knows it.
+    async fn run(
+        &self,
+        invocation: &(dyn Fn() -> Invocation + Sync),
+        flight: &Flight,
+        watched: &[Arc<str>],
+    ) -> Result<Answer, Failure> {
+        let by_hash = || invocation().by_hash();
+        match self.ask(&by_hash, &by_hash, flight, watched).await {
+            Err(Failure::Reply(error)) if error.code() == Some("NOSCRIPT") => {
+                let by_text = || invocation().by_text();
+                self.ask(&by_text, &by_text, flight, watched).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// One pipeline of extensions.
+    async fn extend_pipeline(&self, claims: &[&Claim], by_hash: bool) -> Result<Vec<Value>, StoreError> {
+        let mut pipeline = redis::pipe();
+        for claim in claims {
+            let invocation = Invocation::extend(claim, claim.ttl);
+            pipeline.add_command(if by_hash { invocation.by_hash() } else { invocation.by_text() });
+        }
+        let link = self.source.link().await?;
+        link.send_all(&pipeline, claims.len()).await.map_err(|error| {
+            link.retire();
+            StoreError::new(StoreErrorKind::Connection, error.to_string())
+        })
+    }
+
+    /// What stands at a key that is not the claim's.
+    async fn found(&self, claim: &Claim, index: usize) -> Result<Released, Failure> {
+        // Of a share nothing is left but that it is gone; others may well be there by right.
+        let (Mode::Exclusive, Some(key)) = (claim.mode, claim.keys.get(index)) else {
+            return Ok(Released::Expired);
+        };
+        let get = || {
+            let mut get = redis::cmd("GET");
+            get.arg(&**key);
+            get
+        };
+        match self.ask(&get, &get, &Flight::default(), &[]).await {
+            Ok(Answer { value: Value::Nil, .. }) => Ok(Released::Expired),
+            Ok(Answer { value: Value::BulkString(bytes), .. }) => {
+                Ok(Released::HeldByOther(Some(String::from_utf8_lossy(&bytes).into_owned())))
+            }
+            Ok(Answer { value, .. }) => Err(Failure::Store(nonsense(&value))),
+            Err(Failure::Reply(error)) if is_wrong_type(&error) => Ok(Released::HeldByOther(None)),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    async fn release_claim(&self, claim: &Claim, keep: Duration) -> Result<Released, Failure> {
+        let kept_until = Instant::now() + keep;
+        // Each sending counts what is left of the window: one that is sent again does not lengthen it.
+        let release = || Invocation::release(claim, kept_until.saturating_duration_since(Instant::now()));
+        let (lost, resent) = match self.run(&release, &Flight::default(), &[]).await {
+            Ok(Answer { value, resent, .. }) => (not_released(&value)?, resent),
+            // Something else than a string stands there: not ours.
+            Err(Failure::Reply(error)) if is_wrong_type(&error) => return Ok(Released::HeldByOther(None)),
+            Err(failure) => return Err(failure),
+        };
+        let Some(lost) = lost else { return Ok(Released::Done) };
+        match self.found(claim, lost).await {
+            // The first sending got no answer. A key that is gone before its time went by that.
+            Ok(Released::Expired) if resent => Ok(Released::DoneOrExpired),
+            found => found,
+        }
+    }
+}
+
+impl Store for RedisStore {
+    fn acquire<'a>(&'a self, claim: &'a Claim, flight: &'a Flight) -> StoreFuture<'a, Attempt> {
+        if !claim.is_plain() || claim.fence.is_some() {
+            return Box::pin(
+                async move { attempt(self.run(&|| Invocation::acquire(claim), flight, &[]).await?) },
+            );
+        }
+        Box::pin(async move {
+            let set = || {
+                let mut set = redis::cmd("SET");
+                set.arg(&*claim.keys[0]).arg(&*claim.token).arg("NX").arg("PX").arg(millis(claim.ttl));
+                set
+            };
+            let again = || Invocation::acquire(claim).by_text();
+            match self.ask(&set, &again, flight, &[]).await? {
+                Answer { value: Value::Okay, .. } => Ok(Attempt::Granted(0)),
+                Answer { value: Value::Nil, .. } => Ok(Attempt::Held(0, Watch::default())),
+                answer if answer.resent => attempt(answer),
+                Answer { value, .. } => Err(nonsense(&value)),
+            }
+        })
+    }
+
+    fn acquire_or_watch<'a>(&'a self, claim: &'a Claim, flight: &'a Flight) -> StoreFuture<'a, Attempt> {
+        Box::pin(async move { attempt(self.run(&|| Invocation::acquire(claim), flight, &claim.keys).await?) })
+    }
+
+    fn look<'a>(&'a self, claim: &'a Claim) -> StoreFuture<'a, Look> {
+        Box::pin(async move {
+            if !claim.is_plain() {
+                let answer = self.run(&|| Invocation::look(claim), &Flight::default(), &claim.keys).await?;
+                return Ok(Look { held: extended(answer.value)?, changed: answer.changed });
+            }
+            let get = || {
+                let mut get = redis::cmd("GET");
+                get.arg(&*claim.keys[0]);
+                get
+            };
+            match self.ask(&get, &get, &Flight::default(), &claim.keys).await {
+                Ok(Answer { value: Value::BulkString(token), changed, .. }) => {
+                    Ok(Look { held: token == claim.token.as_bytes(), changed })
+                }
+                Ok(Answer { value: Value::Nil, changed, .. }) => Ok(Look { held: false, changed }),
+                Ok(Answer { value, .. }) => Err(nonsense(&value)),
+                Err(Failure::Reply(error)) if is_wrong_type(&error) => {
+                    Ok(Look { held: false, changed: None })
+                }
+                Err(failure) => Err(failure.into()),
+            }
+        })
+    }
+
+    fn extend_all<'a>(&'a self, claims: &'a [&'a Claim], within: Duration) -> Answers<'a> {
+        Box::pin(async move {
+            let exchange = async {
+                let answers = self.extend_pipeline(claims, true).await?;
+                // Extensions may be sent twice.
+                if answers
+                    .iter()
+                    .any(|answer| matches!(answer, Value::ServerError(e) if e.code() == "NOSCRIPT"))
+                {
+                    return self.extend_pipeline(claims, false).await;
+                }
+                Ok(answers)
+            };
+            let answers = timeout(within, exchange).await.unwrap_or_else(|_| {
+                self.source.retire_current();
+                Err(silent(within))
+            });
+            match answers {
+                Ok(answers) => answers.into_iter().map(extended).collect(),
+                Err(error) => claims.iter().map(|_| Err(error.clone())).collect(),
+            }
+        })
+    }
+
+    fn extend<'a>(&'a self, claim: &'a Claim, ttl: Duration) -> StoreFuture<'a, bool> {
+        Box::pin(async move {
+            extended(self.run(&|| Invocation::extend(claim, ttl), &Flight::default(), &[]).await?.value)
+        })
+    }
+
+    fn release<'a>(&'a self, claim: &'a Claim, keep: Duration) -> StoreFuture<'a, Released> {
+        Box::pin(async move { self.release_claim(claim, keep).await.map_err(StoreError::from) })
+    }
+
+    fn release_behind<'a>(
+        &'a self,
+        claim: &'a Claim,
+        carrier: Arc<dyn Any + Send + Sync>,
+    ) -> StoreFuture<'a, Released> {
+        Box::pin(async move {
+            let Some(link) = Link::of_carrier(carrier) else {
+                return Err(StoreError::new(
+                    StoreErrorKind::Connection,
+                    "the connection is no longer in use",
+                ));
+            };
+            // By its text: there is no second try on this connection if the server has forgotten the hash.
+            let release = Invocation::release(claim, Duration::ZERO).by_text();
+            // The request it follows has waited already. The sooner a silent connection is found out, the sooner the next
+            // call can use another.
+            match timeout(self.response_timeout / 2, link.send(&release)).await {
+                Ok(Ok(value)) => match not_released(&value)? {
+                    None => Ok(Released::Done),
+                    Some(_) => Ok(Released::Expired),
+                },
+                Ok(Err(error)) => Err(Failure::Reply(error).into()),
+                Err(_) => {
+                    link.retire();
+                    Err(silent(self.response_timeout / 2))
+                }
+            }
+        })
+    }
+}
+
+/// An answer of the server.
+struct Answer {
+    value: Value,
+    /// An earlier sending of the same command got no answer, and may have been carried out too.
+    resent: bool,
+    /// Ready at the next change of the key that was asked to be watched.
+    changed: Option<Changed>,
+}
+
+/// What [`script::Family::acquire`] answers.
+fn attempt(answer: Answer) -> Result<Attempt, StoreError> {
+    let numbers = match &answer.value {
+        Value::Array(pair) => match pair[..] {
+            [Value::Int(index), Value::Int(number)] => {
+                usize::try_from(index).ok().map(|index| (index, number))
+            }
+            _ => None,
+        },
+        _ => None,
+    };
+    match numbers {
+        Some((0, fence)) => Ok(Attempt::Granted(u64::try_from(fence).unwrap_or(0))),
+        // Negative: the key has no expiry.
+        Some((index, left)) => {
+            let expires_in = u64::try_from(left).ok().map(Duration::from_millis);
+            Ok(Attempt::Held(index - 1, Watch { expires_in, changed: answer.changed }))
+        }
+        None => Err(nonsense(&answer.value)),
+    }
+}
+
+/// What [`script::RELEASE`] and [`script::Family::release`] answer: the place of the first key that was not the
+/// token's.
+fn not_released(answer: &Value) -> Result<Option<usize>, StoreError> {
+    match answer {
+        Value::Int(1) => Ok(None),
+        Value::Int(0) => Ok(Some(0)),
+        Value::Array(others) => match others.first() {
+            None => Ok(None),
+            Some(Value::Int(index)) => Ok(usize::try_from(index - 1).ok()),
+            Some(_) => Err(nonsense(answer)),
+        },
+        _ => Err(nonsense(answer)),
+    }
+}
+
+/// What [`script::Family::extend`] and [`script::Family::look`] answer.
+fn extended(answer: Value) -> Result<bool, StoreError> {
+    match answer {
+        Value::Int(held) => Ok(held == 1),
+        Value::ServerError(error) => {
+            let error = RedisError::from(error);
+            if is_wrong_type(&error) { Ok(false) } else { Err(refused(&error)) }
+        }
+        value => Err(nonsense(&value)),
+    }
+}
+
+/// Whether a command inside a script failed: what the script did before stays done.
+fn is_from_within_a_script(error: &RedisError) -> bool {
+    error.detail().is_some_and(|detail| detail.contains("script: ") || detail.contains("user_script"))
+}
+
+/// Whether the key holds something else than a string: someone else's. Redis before 7 wraps what a script meets.
+fn is_wrong_type(error: &RedisError) -> bool {
+    error.code() == Some("WRONGTYPE") || error.detail().is_some_and(|detail| detail.contains("WRONGTYPE"))
+}
+
+enum Failure {
+    /// The server answered with an error.
+    Reply(RedisError),
+    Store(StoreError),
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Reply(error) => refused(&error),
+            Failure::Store(error) => error,
+        }
+    }
+}
+
+/// An error reply in the server's own words: its code first, as operators search for it.
+fn refused(error: &RedisError) -> StoreError {
+    let text = match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        (Some(code), None) => code.to_owned(),
+        (None, _) => error.to_string(),
+    };
+    StoreError::new(StoreErrorKind::Refused, text)
+}
+
+fn silent(waited: Duration) -> StoreError {
+    StoreError::new(StoreErrorKind::Timeout, format!("no answer within {} ms", waited.as_millis()))
+}
+
+fn nonsense(value: &Value) -> StoreError {
+    StoreError::new(StoreErrorKind::Nonsense, format!("unexpected answer: {value:?}"))
+}
+
+/// Redis counts in whole milliseconds. Rounded up: the key must never end before the lease is believed to.
+fn millis(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
