@@ -1,0 +1,20 @@
+#![allow(unused)]
+
+use lock_runtime::{LockError, redis_lock};
+
+#[redis_lock(key = "o:<id", ttl = "30s")]
+async fn f(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[redis_lock(key = "o:id>", ttl = "30s")]
+async fn g(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[redis_lock(key = "o:<>/<id <id>", ttl = "30s")]
+async fn h(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}

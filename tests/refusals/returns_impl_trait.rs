@@ -1,0 +1,10 @@
+#![allow(unused)]
+
+use lock_runtime::redis_lock;
+
+#[redis_lock(key = "o:<id>", ttl = "30s")]
+async fn f(id: u64) -> impl Iterator<Item = u64> {
+    0..id
+}
+
+fn main() {}

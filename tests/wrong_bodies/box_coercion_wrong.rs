@@ -1,0 +1,7 @@
+#[cfg_attr(locked, lock_runtime::redis_lock(key = "o:<id>", ttl = "30s", or_else = |_| panic!()))]
+async fn f(id: u64) -> Box<dyn std::fmt::Display> {
+    if id > 1 {
+        return Box::new(id);
+    }
+    Box::new(vec![1])
+}

@@ -1,0 +1,10 @@
+use lock_runtime::LockError;
+
+struct S(String);
+impl S {
+    #[cfg_attr(locked, lock_runtime::redis_lock(key = "o:<id>", ttl = "30s"))]
+    async fn f(&self, id: u64, x: &str) -> Result<&str, LockError> {
+        let n = id;
+        Ok(x)
+    }
+}

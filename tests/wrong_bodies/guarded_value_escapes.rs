@@ -1,0 +1,8 @@
+use lock_runtime::LockError;
+
+#[cfg_attr(locked, lock_runtime::redis_lock(key = "o:<id>", ttl = "30s"))]
+async fn f(id: u64, list: &mut Vec<&'static str>) -> Result<(), LockError> {
+    let text = id.to_string();
+    list.push(&text);
+    Ok(())
+}

@@ -1,0 +1,6 @@
+#[cfg_attr(locked, lock_runtime::redis_lock(key = "o:<id>", ttl = "30s", or_else = |_| 0))]
+async fn f(id: u64) -> u8 {
+    if id > 1 {
+        5u8
+    }
+}

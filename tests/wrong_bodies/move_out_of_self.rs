@@ -1,0 +1,13 @@
+#![allow(unused_variables)]
+
+use lock_runtime::LockError;
+
+struct S {
+    name: String,
+}
+impl S {
+    #[cfg_attr(locked, lock_runtime::redis_lock(key = "o:<id>", ttl = "30s"))]
+    async fn f(&self, id: u64) -> Result<String, LockError> {
+        Ok(self.name)
+    }
+}

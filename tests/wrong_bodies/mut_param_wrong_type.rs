@@ -1,0 +1,7 @@
+use lock_runtime::LockError;
+
+#[cfg_attr(locked, lock_runtime::redis_lock(key = "o:<id>", ttl = "30s"))]
+async fn f(id: u64, mut s: String) -> Result<String, LockError> {
+    s = 5;
+    Ok(s)
+}

@@ -1,0 +1,10 @@
+#![allow(unused_variables)]
+
+use lock_runtime::LockError;
+
+#[cfg_attr(locked, lock_runtime::redis_lock(key = "o:<id>", ttl = "30s"))]
+pub async fn f(id: u64, (a, b): (String, String)) -> Result<(), LockError> {
+    drop(a);
+    drop((a, b));
+    Ok(())
+}

@@ -1,0 +1,8 @@
+use lock_runtime::LockError;
+
+#[cfg_attr(locked, lock_runtime::redis_lock(key = "o:<id>", ttl = "30s"))]
+async fn f(id: &str) -> Result<(), LockError> {
+    let parse = || id.parse::<u8>()?;
+    parse();
+    Ok(())
+}

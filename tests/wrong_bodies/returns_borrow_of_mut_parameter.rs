@@ -1,0 +1,9 @@
+#![allow(unused_variables)]
+
+use lock_runtime::LockError;
+
+#[cfg_attr(locked, lock_runtime::redis_lock(key = "o:<id>", ttl = "30s"))]
+pub async fn f(id: u64, mut s: String) -> Result<&'static str, LockError> {
+    s.push('x');
+    Ok(&s)
+}

@@ -1,0 +1,10 @@
+#![deny(missing_docs)]
+//! Documented.
+
+use lock_runtime::LockError;
+
+#[cfg_attr(locked, lock_runtime::redis_lock(key = "o:<id>", ttl = "30s"))]
+pub async fn f(id: u64) -> Result<(), LockError> {
+    let _ = id;
+    Ok(())
+}

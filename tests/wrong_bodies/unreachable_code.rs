@@ -1,0 +1,11 @@
+use lock_runtime::LockError;
+
+#[cfg_attr(locked, lock_runtime::redis_lock(key = "o:<id>", ttl = "30s"))]
+pub async fn f(id: u64) -> Result<(), LockError> {
+    loop {
+        if id == 0 {
+            return Ok(());
+        }
+    }
+    Ok(())
+}

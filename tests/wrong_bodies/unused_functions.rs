@@ -1,0 +1,17 @@
+use lock_runtime::LockError;
+
+#[cfg_attr(locked, lock_runtime::redis_lock(key = "o:<id>", ttl = "30s"))]
+async fn f(id: u64) -> Result<(), LockError> {
+    let _ = id;
+    Ok(())
+}
+
+struct S;
+
+impl S {
+    #[cfg_attr(locked, lock_runtime::redis_lock(key = "o:<id>", ttl = "30s"))]
+    async fn method(&self, id: u64) -> Result<(), LockError> {
+        let _ = id;
+        Ok(())
+    }
+}

@@ -1,0 +1,9 @@
+#![allow(unused_variables)]
+
+use lock_runtime::LockError;
+
+#[cfg_attr(locked, lock_runtime::redis_lock(key = "o:<id>", ttl = "30s"))]
+async fn f(id: u64, s: String) -> Result<String, LockError> {
+    drop(s);
+    Ok(s)
+}
