@@ -214,30 +214,30 @@ async fn ten_thousand_taken_and_dropped_leave_no_key_and_no_renewal() {
     eventually("every key is gone", PATIENCE, async || server.keys("*").await.is_empty()).await;
     drop(proxy.take_commands());
     // The same with renewals under way when the bodies end.
-    for n in 0..200 {
-        guards = vec![renewed(&locks, &format!("order:{n}"), 30).await];
-        if n % 10 == 0 {
-            tokio::time::sleep(Duration::from_millis(12)).await;
+    for n in 0..60 {
+        guards = vec![renewed(&locks, &format!("order:{n}"), 600).await];
+        if n % 6 == 0 {
+            tokio::time::sleep(Duration::from_millis(205)).await;
         }
         drop(guards);
     }
     eventually("every key is gone", PATIENCE, async || server.keys("*").await.is_empty()).await;
     drop(proxy.take_commands());
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(proxy.take_commands().len(), 0, "nothing is renewed any more");
 }
 
-/// Many leases are renewed together: one connection carries them, in as few packets as may be.
+/// Many leases are renewed together, by one task in pipelines over one connection: none is late.
 #[tokio::test]
-async fn two_thousand_live_leases_are_all_renewed() {
+async fn ten_thousand_live_leases_are_all_renewed() {
     let (server, proxy, locks) = behind_a_proxy().await;
     let mut guards = Vec::new();
-    for n in 0..2_000 {
-        guards.push(renewed(&locks, &format!("order:{n}"), 2_000).await);
+    for n in 0..10_000 {
+        guards.push(renewed(&locks, &format!("order:{n}"), 9_000).await);
     }
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    tokio::time::sleep(Duration::from_secs(12)).await;
     assert_eq!(guards.iter().filter(|guard| guard.is_lost()).count(), 0);
-    assert_eq!(server.keys("*").await.len(), 2_000);
+    assert_eq!(server.keys("*").await.len(), 10_000);
     assert!(proxy.open() <= 2, "one connection of this runtime and one of the background");
     drop(guards);
     locks.shutdown(PATIENCE).await.unwrap();
