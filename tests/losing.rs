@@ -88,6 +88,7 @@ async fn with_cancel_the_body_is_not_polled_after_its_local_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn in_paused_time_the_deadline_is_exact() {
+    events::keep_awake();
     let locks = LockManager::in_memory();
     let (began, _tokens) = mpsc::unbounded_channel();
     let asked = tokio::time::Instant::now();

@@ -79,6 +79,7 @@ async fn and_on_a_current_thread_runtime() {
 
 #[tokio::test(start_paused = true)]
 async fn in_memory_a_renewed_lease_lasts_and_ends_in_paused_time() {
+    events::keep_awake();
     let locks = LockManager::in_memory();
     let guard = renewed(&locks, "order:1", 30_000).await;
     tokio::time::advance(Duration::from_secs(3_600)).await;

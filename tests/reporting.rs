@@ -145,6 +145,7 @@ async fn acquisitions_are_reported_by_outcome() {
 /// From the counters alone the rate of overruns can be read.
 #[test]
 fn metrics_are_labelled_by_template_and_function_and_never_by_key() {
+    tests::events::keep_awake();
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     metrics::with_local_recorder(&recorder, || {

@@ -8,7 +8,7 @@ use lock_runtime::LockManager;
 use tokio::runtime::Builder;
 
 use crate::PATIENCE;
-use crate::events::{Event, Recorder};
+use crate::events::{Event, Recorder, keep_awake};
 
 /// Runs a call to its end, and checks that it took a lock, and that every lock it took was released.
 ///
@@ -77,6 +77,7 @@ pub fn run_refused<F: Future>(key: &str, call: F) -> F::Output {
 ///
 /// If it ends.
 pub fn run_for_a_while<F: Future>(call: F) {
+    keep_awake();
     let locks = LockManager::builder().prefix("").in_memory();
     block_on(async {
         let mut call = pin!(locks.scope(call));

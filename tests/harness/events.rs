@@ -108,6 +108,16 @@ struct Captured {
     spans: Mutex<Vec<Span>>,
 }
 
+/// Keeps every event and span of this process worth asking about, whatever is installed where.
+///
+/// `tracing` remembers for each place in the code whether anyone wants it. A place that is met for the first time, on
+/// a thread without a recorder, at the very moment at which another thread installs one, is remembered as unwanted
+/// and never asked about again. With this called before, somebody always wants it.
+pub fn keep_awake() {
+    static AWAKE: OnceLock<Dispatch> = OnceLock::new();
+    AWAKE.get_or_init(|| Dispatch::new(tracing_subscriber::registry()));
+}
+
 /// The recorder of the whole process, for what background threads report.
 ///
 /// Tests that run side by side share it: see [`Recorder::for_key`]. On a thread where another recorder was
@@ -119,6 +129,7 @@ struct Captured {
 #[must_use]
 pub fn global() -> Recorder {
     static GLOBAL: OnceLock<Recorder> = OnceLock::new();
+    keep_awake();
     GLOBAL
         .get_or_init(|| {
             let recorder = Recorder::new();
@@ -139,6 +150,7 @@ impl Recorder {
     /// That is everything in a `#[tokio::test]` on its current-thread runtime; for more threads see [`global`].
     #[must_use]
     pub fn install() -> (Self, DefaultGuard) {
+        keep_awake();
         let recorder = Self::new();
         let guard = set_default(recorder.subscriber());
         (recorder, guard)
@@ -147,6 +159,7 @@ impl Recorder {
     /// A recorder for what runs under the given dispatch, as with `tracing::instrument::WithSubscriber`.
     #[must_use]
     pub fn detached() -> (Self, Dispatch) {
+        keep_awake();
         let recorder = Self::new();
         let dispatch = Dispatch::new(recorder.subscriber());
         (recorder, dispatch)

@@ -82,6 +82,7 @@ impl RedisServer {
     }
 
     async fn launch(args: &[&str], keeps_data: bool) -> Self {
+        crate::events::keep_awake();
         let args: Vec<String> = args.iter().map(ToString::to_string).collect();
         let inner = blocking(move || {
             for _ in 0..10 {
