@@ -7,6 +7,7 @@
 //! - [`history`]: who was in a critical section when, and whether two were there at once
 //! - [`poll`]: futures that are dropped half-way
 //! - [`calls`]: calls of annotated functions without a server
+//! - [`measure`]: medians, ratios and tables
 //! - [`process`]: child processes that are paused and killed
 //! - [`clock`]: time that passes even where tokio's clock is paused
 //!
@@ -28,6 +29,7 @@ pub mod clock;
 pub mod events;
 mod feed;
 pub mod history;
+pub mod measure;
 pub mod monitor;
 pub mod poll;
 pub mod process;
