@@ -901,3 +901,47 @@ mod a_joined_renewal_of_an_extended_lease {
         extends_first(&LockManager::in_memory(), 1).await.unwrap();
     }
 }
+
+mod a_release_that_was_sent_twice {
+    use super::*;
+
+    /// The first sending may have deleted the key before the other took it.
+    #[tokio::test]
+    async fn and_finds_someone_elses_lock_is_no_proof_of_a_loss() {
+        let (server, proxy, locks) = behind_a_proxy().await;
+        let guard = locks.lock("order:1").ttl(TTL).acquire().await.unwrap();
+        drop(proxy.take_commands());
+        proxy.next("EVALSHA", Fault::CutReply);
+        let release = tokio::spawn(guard.release());
+        proxy.wait_for("EVALSHA").await;
+        proxy.requests(Flow::Hold);
+        eventually("the release was carried out", PATIENCE, async || !server.exists("lock:order:1").await)
+            .await;
+        server.set_px("lock:order:1", "someone else", 60_000).await;
+        proxy.pass();
+        assert_eq!(release.await.unwrap(), ReleaseOutcome::Unknown);
+        assert_eq!(server.get("lock:order:1").await.as_deref(), Some("someone else"));
+    }
+}
+
+mod an_acquisition_that_arrives_when_its_lease_is_over {
+    use super::*;
+
+    /// It sets the key anew; that the release then finds it does not mean that it was there all the time.
+    #[tokio::test]
+    async fn does_not_make_a_lost_lease_a_kept_one() {
+        let (server, proxy, locks) = behind_a_proxy().await;
+        drop(proxy.take_commands());
+        proxy.next("SET", Fault::HoldRequest);
+        let asking = tokio::spawn(locks.lock("order:1").ttl(Duration::from_millis(300)).acquire());
+        proxy.wait_for("SET").await;
+        proxy.cut_clients();
+        let guard = asking.await.unwrap().unwrap();
+        guard.lost().await;
+        eventually("the lease ended", PATIENCE, async || !server.exists("lock:order:1").await).await;
+        proxy.release();
+        eventually("the late request arrived", PATIENCE, async || server.exists("lock:order:1").await).await;
+        assert_eq!(guard.release().await, ReleaseOutcome::Unknown);
+        eventually("nothing is left of it", PATIENCE, async || !server.exists("lock:order:1").await).await;
+    }
+}

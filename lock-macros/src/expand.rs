@@ -152,6 +152,14 @@ impl<'a> Expansion<'a> {
         // Where the return type is written, so that one which is no success nor failure is reported there.
         let at = if judged { Span::mixed_site().located_at(output.written.0) } else { Span::mixed_site() };
         let run = Ident::new(run, at);
+        let runtime = &self.runtime;
+        let (future, drive) = match self.options.on_lost.value() {
+            Some(OnLost::Cancel) => {
+                (quote_spanned!(Span::mixed_site()=> ::core::option::Option::Some(#future)), "WhileHeld")
+            }
+            Some(OnLost::Continue) | None => (future, "ToItsEnd"),
+        };
+        let drive = Ident::new(drive, Span::mixed_site());
         let refused = self.refused(output);
         let value = output.value(body::value(block));
         // The call is bound before the body: when the future is dropped or panics, the body goes first and
@@ -163,7 +171,7 @@ impl<'a> Expansion<'a> {
             #call
             #lease
             #allowed
-            let out = call.#run(::core::pin::pin!(::core::option::Option::Some(#future))).await;
+            let out = call.#run(::core::pin::pin!(#future), #runtime::__private::#drive).await;
             match out {
                 ::core::result::Result::Ok(value) => #value,
                 #refused
@@ -225,10 +233,6 @@ impl<'a> Expansion<'a> {
                 calls.extend(quote_spanned!(Span::mixed_site()=> .#name()));
             }
         }
-        let on_lost = match options.on_lost.value() {
-            Some(OnLost::Cancel) => quote_spanned!(Span::mixed_site()=> .cancel_when_lost()),
-            Some(OnLost::Continue) | None => TokenStream::new(),
-        };
         let tag = options.tag.value();
         let tag = tag.map(|tag| quote_spanned!(Span::mixed_site()=> .tag(::core::format_args!("{}", #tag))));
         let manager = options.manager.value();
@@ -255,7 +259,7 @@ impl<'a> Expansion<'a> {
             let key = #key;
             #ttl
             #lets
-            let mut call = #runtime::__private::Call::new(site, key, ttl) #calls #on_lost #tag #manager;
+            let mut call = #runtime::__private::Call::new(site, key, ttl) #calls #tag #manager;
         }
     }
 

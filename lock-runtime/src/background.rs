@@ -51,17 +51,22 @@ impl Release {
     pub(crate) async fn attempt(&mut self) -> Result<ReleaseOutcome, StoreError> {
         self.begin();
         let tried = std::mem::replace(&mut self.tried, true);
-        let found = match self.lease.manager().store().release(self.lease.claim(), self.lease.keep()).await? {
-            Released::Expired if tried => Released::DoneOrExpired,
+        let found = self.lease.manager().store().release(self.lease.claim(), self.lease.keep()).await?;
+        Ok(self.conclude(&match found {
+            // A request of the acquisition that strayed may have set the key anew after the lease was over.
+            Released::Done if self.flight.has_strayed() && self.lease.is_lost() => Released::Unclear(None),
+            found if tried => found.after_resending(),
             found => found,
-        };
-        Ok(self.conclude(&found))
+        }))
     }
 
     /// Gives the turn to the caller before the release is answered. Whoever is refused until then waits for it.
     pub(crate) fn step_aside(&mut self) -> (Option<Places>, Pending) {
         let manager = self.lease.manager();
-        let releasing = manager.gate().releasing(&self.lease.claim().keys, false);
+        let releasing = match &self.places {
+            Some(places) => places.releasing(),
+            None => manager.gate().releasing(&self.lease.claim().keys, false),
+        };
         (self.places.take(), manager.background().ledger.enter(releasing))
     }
 
@@ -85,16 +90,17 @@ impl Release {
     }
 
     fn begin(&mut self) {
-        self.ending.get_or_insert_with(|| Ending::of(&self.lease));
+        let now = Instant::now();
+        self.ending.get_or_insert_with(|| Ending::of(&self.lease, now));
         self.lease.note_max_hold();
         drop(self.renewal.take());
         if let Some(places) = &self.places {
-            places.ending();
+            places.ending(now);
         }
     }
 
     fn conclude(&self, found: &Released) -> ReleaseOutcome {
-        let ending = self.ending.unwrap_or_else(|| Ending::of(&self.lease));
+        let ending = self.ending.unwrap_or_else(|| Ending::of(&self.lease, Instant::now()));
         events::released(&self.lease, ending, found)
     }
 

@@ -37,8 +37,6 @@ pub struct Call(Box<State>);
 struct State {
     site: &'static Site,
     terms: Terms,
-    /// `on_lost = cancel`.
-    cancel_when_lost: bool,
     phase: Phase,
 }
 
@@ -75,7 +73,7 @@ impl Call {
     #[must_use]
     pub fn new(site: &'static Site, keys: impl Into<Keys>, ttl: Duration) -> Self {
         let phase = Phase::Setup { keys: keys.into(), ttl, tag: None, manager: None };
-        Self(Box::new(State { site, terms: Terms::default(), cancel_when_lost: false, phase }))
+        Self(Box::new(State { site, terms: Terms::default(), phase }))
     }
 
     /// The option `wait`.
@@ -134,13 +132,6 @@ impl Call {
         self
     }
 
-    /// The option `on_lost = cancel`.
-    #[must_use]
-    pub fn cancel_when_lost(mut self) -> Self {
-        self.0.cancel_when_lost = true;
-        self
-    }
-
     /// The option `tag`.
     #[must_use]
     pub fn tag(mut self, value: fmt::Arguments<'_>) -> Self {
@@ -173,32 +164,41 @@ impl Call {
     }
 
     /// Acquires, runs the body, and awaits the release.
-    pub fn run<'a, F: Future>(&'a mut self, body: Pin<&'a mut Option<F>>) -> Run<'a, F> {
-        Run { call: self, body, output: None, judge: PhantomData }
+    pub fn run<'a, B, D: Drive<B>>(&'a mut self, body: Pin<&'a mut B>, _: D) -> Run<'a, B, D::Output, D> {
+        Run { call: self, body, output: None, with: PhantomData }
     }
 
     /// Acquires and runs the body; the release is on its way when this is ready.
-    pub fn run_background<'a, F: Future>(&'a mut self, body: Pin<&'a mut Option<F>>) -> RunBackground<'a, F> {
-        RunBackground { call: self, body, judge: PhantomData }
+    pub fn run_background<'a, B, D: Drive<B>>(
+        &'a mut self,
+        body: Pin<&'a mut B>,
+        _: D,
+    ) -> RunBackground<'a, B, D> {
+        RunBackground { call: self, body, with: PhantomData }
     }
 
     /// As [`run`](Self::run), with the option `hold_after_ok`.
-    pub fn run_judged<'a, F>(&'a mut self, body: Pin<&'a mut Option<F>>) -> Run<'a, F, BySuccess>
+    pub fn run_judged<'a, B, D>(
+        &'a mut self,
+        body: Pin<&'a mut B>,
+        _: D,
+    ) -> Run<'a, B, D::Output, D, BySuccess>
     where
-        F: Future<Output: Succeeded>,
+        D: Drive<B, Output: Succeeded>,
     {
-        Run { call: self, body, output: None, judge: PhantomData }
+        Run { call: self, body, output: None, with: PhantomData }
     }
 
     /// As [`run_background`](Self::run_background), with the option `hold_after_ok`.
-    pub fn run_background_judged<'a, F>(
+    pub fn run_background_judged<'a, B, D>(
         &'a mut self,
-        body: Pin<&'a mut Option<F>>,
-    ) -> RunBackground<'a, F, BySuccess>
+        body: Pin<&'a mut B>,
+        _: D,
+    ) -> RunBackground<'a, B, D, BySuccess>
     where
-        F: Future<Output: Succeeded>,
+        D: Drive<B, Output: Succeeded>,
     {
-        RunBackground { call: self, body, judge: PhantomData }
+        RunBackground { call: self, body, with: PhantomData }
     }
 
     /// Fixes, when the body has returned, whether its keys stay.
@@ -210,13 +210,12 @@ impl Call {
         }
     }
 
-    /// Brings the call to the end of its body. The body is dropped before this is ready: its locals and parameters
-    /// are still under the lock when they go.
-    fn poll_body<F: Future>(
+    /// Brings the call to the end of its body, whose locals and parameters go while it is still under the lock.
+    fn poll_body<B, D: Drive<B>>(
         &mut self,
-        mut body: Pin<&mut Option<F>>,
+        mut body: Pin<&mut B>,
         cx: &mut Context<'_>,
-    ) -> Poll<Ended<F::Output>> {
+    ) -> Poll<Ended<D::Output>> {
         let state = &mut *self.0;
         loop {
             match &mut state.phase {
@@ -228,34 +227,27 @@ impl Call {
                         Err(error) => Phase::Refused(error),
                     };
                 }
-                Phase::Holding(held) => {
-                    let output = if state.cancel_when_lost && held.lease.is_lost() {
-                        None
-                    } else {
-                        Some(held.poll(body.as_mut(), cx))
-                    };
-                    match output {
-                        Some(Poll::Ready(output)) => {
-                            if let Phase::Holding(held) = std::mem::replace(&mut state.phase, Phase::Over) {
-                                return Poll::Ready(Ok((output, held.level)));
-                            }
-                        }
-                        Some(Poll::Pending) if !state.cancel_when_lost => return Poll::Pending,
-                        // Then around again, and the body is not polled.
-                        Some(Poll::Pending) => ready!(held.poll_lost(cx)),
-                        None => {
-                            held.span.in_scope(|| body.set(None));
-                            let error = held.lease.lost_error();
-                            if held.lease.mark_lost() {
-                                events::lost(&held.lease, "deadline", "its local deadline has passed");
-                            }
-                            // Drops the level, and leaves the release to the background: the caller has waited enough.
-                            state.phase = Phase::Refused(error);
+                Phase::Holding(held) if D::CANCELS && held.lease.is_lost() => {
+                    held.span.in_scope(|| D::cancel(body.as_mut()));
+                    let error = held.lease.lost_error();
+                    if held.lease.mark_lost() {
+                        events::lost(&held.lease, "deadline", "its local deadline has passed");
+                    }
+                    // Drops the level, and leaves the release to the background: the caller has waited enough.
+                    state.phase = Phase::Refused(error);
+                }
+                Phase::Holding(held) => match held.poll::<B, D>(body.as_mut(), cx) {
+                    Poll::Ready(output) => {
+                        if let Phase::Holding(held) = std::mem::replace(&mut state.phase, Phase::Over) {
+                            return Poll::Ready(Ok((output, held.level)));
                         }
                     }
-                }
+                    Poll::Pending if !D::CANCELS => return Poll::Pending,
+                    // Then around again, and the body is not polled.
+                    Poll::Pending => ready!(held.poll_lost(cx)),
+                },
                 Phase::Refused(_) => {
-                    body.set(None);
+                    D::cancel(body.as_mut());
                     if let Phase::Refused(error) = std::mem::replace(&mut state.phase, Phase::Over) {
                         return Poll::Ready(Err(error));
                     }
@@ -319,15 +311,8 @@ impl Phase {
 }
 
 impl Held {
-    fn poll<F: Future>(&self, mut body: Pin<&mut Option<F>>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        self.span.in_scope(|| {
-            reentry::within(&self.level, || {
-                let Some(running) = body.as_mut().as_pin_mut() else { return Poll::Pending };
-                let output = ready!(running.poll(cx));
-                body.set(None);
-                Poll::Ready(output)
-            })
-        })
+    fn poll<B, D: Drive<B>>(&self, body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<D::Output> {
+        self.span.in_scope(|| reentry::within(&self.level, || D::poll(body, cx)))
     }
 
     fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -370,20 +355,70 @@ impl fmt::Debug for Call {
     }
 }
 
+/// How a body is run.
+pub trait Drive<B> {
+    /// What the body returns.
+    type Output;
+
+    /// Whether it is dropped when its lease is lost.
+    const CANCELS: bool;
+
+    /// Polls it. When it has ended, nothing is left of it.
+    fn poll(body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<Self::Output>;
+
+    /// Drops it, if it can be dropped before the call ends.
+    fn cancel(body: Pin<&mut B>);
+}
+
+/// `on_lost = continue`: to its end, whatever becomes of the lease.
+#[derive(Debug)]
+pub struct ToItsEnd;
+
+/// `on_lost = cancel`: as long as the lease is believed.
+#[derive(Debug)]
+pub struct WhileHeld;
+
+// An async block that has ended has dropped all that it had.
+impl<F: Future> Drive<F> for ToItsEnd {
+    type Output = F::Output;
+
+    const CANCELS: bool = false;
+
+    fn poll(body: Pin<&mut F>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        body.poll(cx)
+    }
+
+    fn cancel(_: Pin<&mut F>) {}
+}
+
+impl<F: Future> Drive<Option<F>> for WhileHeld {
+    type Output = F::Output;
+
+    const CANCELS: bool = true;
+
+    fn poll(body: Pin<&mut Option<F>>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        body.as_pin_mut().map_or(Poll::Pending, |running| running.poll(cx))
+    }
+
+    fn cancel(mut body: Pin<&mut Option<F>>) {
+        body.set(None);
+    }
+}
+
 /// `release = wait`: keeps the body's output while the release is awaited, so it is `Send` if the output is.
 #[must_use = "futures do nothing unless polled"]
-pub struct Run<'a, F: Future, J = Never> {
+pub struct Run<'a, B, T, D, J = Never> {
     call: &'a mut Call,
-    body: Pin<&'a mut Option<F>>,
-    output: Option<F::Output>,
-    judge: PhantomData<fn(J)>,
+    body: Pin<&'a mut B>,
+    output: Option<T>,
+    with: PhantomData<fn(D, J)>,
 }
 
 // The output is never pinned: it is moved in and out.
-impl<F: Future, J> Unpin for Run<'_, F, J> {}
+impl<B, T, D, J> Unpin for Run<'_, B, T, D, J> {}
 
-impl<F: Future, J: Judge<F::Output>> Future for Run<'_, F, J> {
-    type Output = Result<F::Output, LockError>;
+impl<B, D: Drive<B>, J: Judge<D::Output>> Future for Run<'_, B, D::Output, D, J> {
+    type Output = Result<D::Output, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
@@ -396,7 +431,7 @@ impl<F: Future, J: Judge<F::Output>> Future for Run<'_, F, J> {
                     None => Poll::Pending,
                 };
             }
-            match ready!(this.call.poll_body(this.body.as_mut(), cx)) {
+            match ready!(this.call.poll_body::<B, D>(this.body.as_mut(), cx)) {
                 Ok((output, level)) => {
                     this.call.judge::<_, J>(&output, &level);
                     this.output = Some(output);
@@ -416,18 +451,18 @@ impl<F: Future, J: Judge<F::Output>> Future for Run<'_, F, J> {
 
 /// `release = background`: nothing is kept past the body's end, so it is `Send` exactly when the body is.
 #[must_use = "futures do nothing unless polled"]
-pub struct RunBackground<'a, F: Future, J = Never> {
+pub struct RunBackground<'a, B, D, J = Never> {
     call: &'a mut Call,
-    body: Pin<&'a mut Option<F>>,
-    judge: PhantomData<fn(J)>,
+    body: Pin<&'a mut B>,
+    with: PhantomData<fn(D, J)>,
 }
 
-impl<F: Future, J: Judge<F::Output>> Future for RunBackground<'_, F, J> {
-    type Output = Result<F::Output, LockError>;
+impl<B, D: Drive<B>, J: Judge<D::Output>> Future for RunBackground<'_, B, D, J> {
+    type Output = Result<D::Output, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let (output, level) = ready!(this.call.poll_body(this.body.as_mut(), cx))?;
+        let (output, level) = ready!(this.call.poll_body::<B, D>(this.body.as_mut(), cx))?;
         this.call.judge::<_, J>(&output, &level);
         if let Some(guard) = Arc::into_inner(level).and_then(Level::try_into_guard) {
             guard.release_unawaited();

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::error::LockError;
 use crate::guard::ReleaseOutcome;
 use crate::lease::Lease;
@@ -29,8 +31,8 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    pub(crate) fn of(lease: &Lease) -> Self {
-        let (held, share) = lease.held();
+    pub(crate) fn of(lease: &Lease, now: Instant) -> Self {
+        let (held, share) = lease.held_at(now);
         Self { held, share }
     }
 }
@@ -137,14 +139,15 @@ pub(crate) fn released(lease: &Lease, ending: Ending, found: &Released) -> Relea
             );
             ("held_by_other", ReleaseOutcome::NotHeld)
         }
-        Released::DoneOrExpired => {
+        Released::Unclear(other) => {
             event!(
                 warn,
                 lease,
                 held_ms,
                 share,
                 outcome = "unknown",
-                "lock is gone, but its release had to be sent twice: whether it was held to the end is not known"
+                found = other.as_deref(),
+                "whether lock was held to its end is not known: a request for it had to be sent twice"
             );
             ("unknown", ReleaseOutcome::Unknown)
         }

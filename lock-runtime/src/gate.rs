@@ -3,6 +3,7 @@
 //! Callers for one key queue in order of arrival; the first of them, the *head*, is the only one that talks to the
 //! store, so a thousand waiters cost the server what one costs. An entry lives while someone holds, asks or waits.
 
+use std::collections::hash_map::Entry::Occupied;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -11,22 +12,36 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use crate::lease::Lease;
-use crate::sharing::Sharing;
+use crate::sharing::{Sharing, StandBack};
 use crate::store::{StoreError, needs_runtime};
+
+/// A wait that is over, and was one.
+pub(crate) const SHORTEST: Duration = Duration::from_nanos(1);
 
 /// The number of a place beside the turn. Tickets begin at 1.
 const BESIDE: u64 = 0;
 
 /// All keys of one manager that are in use by this process.
+///
+/// The map is for those who come and those who leave: in between, each has the slot of its key. The lock of the map is
+/// taken before that of a slot.
 #[derive(Default)]
 pub(crate) struct Gate {
-    keys: Mutex<HashMap<Arc<str>, Entry>>,
+    keys: Mutex<HashMap<Arc<str>, Arc<Slot>>>,
     /// Tells those who wait for releases that one was answered.
     released: Notify,
 }
 
+/// One key that is in use.
+struct Slot {
+    key: Arc<str>,
+    entry: Mutex<Entry>,
+}
+
 #[derive(Default)]
 struct Entry {
+    /// How many use it. The last one takes it out of the map.
+    visitors: usize,
     turn: Turn,
     queue: BTreeMap<u64, Arc<Waiter>>,
     /// How many in the queue came with a `wait`, and how many want the key for themselves.
@@ -77,11 +92,13 @@ pub(crate) enum Refused {
     Unavailable(StoreError),
 }
 
-impl Entry {
-    fn is_unused(&self) -> bool {
-        matches!(self.turn, Turn::Free) && self.queue.is_empty() && self.unanswered == 0
+impl Slot {
+    fn entry(&self) -> MutexGuard<'_, Entry> {
+        lock(&self.entry)
     }
+}
 
+impl Entry {
     /// Whether the next one may ask although someone has the turn: the lease is over, the release has had `patience`
     /// for its answer, or the one that was called is not being polled.
     fn is_open(&self, patience: Duration) -> bool {
@@ -195,22 +212,19 @@ impl Gate {
         wait: Duration,
         patience: Duration,
     ) -> Result<Place, Refused> {
-        let (arrived, patient) = (Instant::now(), !wait.is_zero());
+        let patient = !wait.is_zero();
+        let visit = self.visit(key);
         let (number, waiter) = {
-            let mut keys = self.keys();
-            if beside && !exclusive && keys.get(key).is_none_or(Entry::lets_ask_beside) {
-                return Ok(Place {
-                    gate: Arc::clone(self),
-                    key: Arc::clone(key),
-                    number: BESIDE,
-                    queued: false,
-                });
+            let mut entry = visit.entry();
+            if beside && !exclusive && entry.lets_ask_beside() {
+                drop(entry);
+                return Ok(Place { visit, number: BESIDE, queued: false });
             }
-            let entry = keys.entry(Arc::clone(key)).or_default();
             let number = entry.ticket();
             if entry.queue.is_empty() && entry.is_open(patience) {
                 entry.turn = Turn::Asking { place: number, exclusive, refused: false };
-                return Ok(Place { gate: Arc::clone(self), key: Arc::clone(key), number, queued: false });
+                drop(entry);
+                return Ok(Place { visit, number, queued: false });
             }
             let undecided = match &entry.turn {
                 Turn::Asking { refused, .. } => !refused,
@@ -226,80 +240,26 @@ impl Gate {
             (number, waiter)
         };
         // Until the turn is ours, leaving early must leave the queue, or hand on a turn that came meanwhile.
-        let ticket = Ticket { gate: self, key, number, waiter };
+        let ticket = Ticket { visit, number, waiter };
         // Without a wait: for the release's answer, and then the head's.
-        let until = arrived.checked_add(if patient { wait } else { patience.saturating_mul(2) });
-        needs_runtime().map_err(Refused::Unavailable)?;
-        loop {
-            let opens_at = match ticket.look(patience) {
-                Look::Answered(Answer::YourTurn) | Look::Open => {
-                    return Ok(ticket.into_place());
-                }
-                Look::Answered(Answer::Busy) => return Err(Refused::Busy),
-                Look::Answered(Answer::Unavailable(error)) => return Err(Refused::Unavailable(error)),
-                Look::Closed { opens_at } => opens_at,
-            };
-            if until.is_some_and(|until| Instant::now() >= until) {
-                return Err(Refused::Busy);
-            }
-            let changed = ticket.waiter.changed.notified();
-            match (opens_at, until) {
-                (None, None) => changed.await,
-                (Some(at), None) | (None, Some(at)) => drop(timeout_at(at, changed).await),
-                (Some(one), Some(other)) => drop(timeout_at(one.min(other), changed).await),
-            }
-        }
-    }
-
-    /// Whether a release or clean-up of one of these keys has not been answered yet.
-    pub(crate) fn is_releasing(&self, keys: &[Arc<str>]) -> bool {
-        let entries = self.keys();
-        keys.iter().any(|key| entries.get(key).is_some_and(|entry| entry.unanswered > 0))
-    }
-
-    /// Waits until that is no longer so.
-    pub(crate) async fn released(&self, keys: &[Arc<str>]) {
-        self.until(|| !self.is_releasing(keys)).await;
-    }
-
-    /// Whether a clean-up of one of these keys has not been tried yet.
-    pub(crate) fn is_cleaning(&self, keys: &[Arc<str>]) -> bool {
-        let entries = self.keys();
-        keys.iter().any(|key| entries.get(key).is_some_and(|entry| entry.cleaning > 0))
-    }
-
-    /// Waits until that is no longer so.
-    pub(crate) async fn cleaned(&self, keys: &[Arc<str>]) {
-        self.until(|| !self.is_cleaning(keys)).await;
-    }
-
-    async fn until(&self, done: impl Fn() -> bool) {
-        loop {
-            let changed = self.released.notified();
-            if done() {
-                return;
-            }
-            changed.await;
-        }
+        let until = Instant::now().checked_add(if patient { wait } else { patience.saturating_mul(2) });
+        // Boxed: what it needs would be part of every acquisition.
+        Box::pin(ticket.turn(until, patience)).await
     }
 
     /// Lets the first in each queue look whether the holder's lease is still believed.
     pub(crate) fn lease_changed(&self, keys: &[Arc<str>]) {
-        let entries = self.keys();
-        for entry in keys.iter().filter_map(|key| entries.get(key)) {
-            entry.poke_first();
+        for key in keys {
+            let slot = self.keys().get(key).cloned();
+            if let Some(slot) = slot {
+                slot.entry().poke_first();
+            }
         }
     }
 
     /// Notes that a release of these keys is under way, or a clean-up, until the value is dropped.
     pub(crate) fn releasing(self: &Arc<Self>, keys: &[Arc<str>], cleaning: bool) -> Releasing {
-        let mut entries = self.keys();
-        for key in keys {
-            let entry = entries.entry(Arc::clone(key)).or_default();
-            entry.unanswered += 1;
-            entry.cleaning += usize::from(cleaning);
-        }
-        Releasing { gate: Arc::clone(self), keys: keys.to_vec(), cleaning }
+        Releasing::new(keys.iter().map(|key| self.visit(key)).collect(), cleaning)
     }
 
     /// How many keys are in use: none is kept longer than that.
@@ -308,29 +268,70 @@ impl Gate {
         self.keys().len()
     }
 
-    fn keys(&self) -> MutexGuard<'_, HashMap<Arc<str>, Entry>> {
-        lock(&self.keys)
+    fn visit(self: &Arc<Self>, key: &Arc<str>) -> Visit {
+        let mut keys = self.keys();
+        let new = || Arc::new(Slot { key: Arc::clone(key), entry: Mutex::default() });
+        let slot = keys.entry(Arc::clone(key)).or_insert_with(new);
+        // Under the lock of the map, so that it is not forgotten meanwhile.
+        slot.entry().visitors += 1;
+        Visit { gate: Arc::clone(self), slot: Arc::clone(slot) }
     }
 
-    /// Changes an entry, and forgets it if nobody uses it any more.
-    fn change(&self, key: &Arc<str>, change: impl FnOnce(&mut Entry)) {
+    /// Takes a slot that nobody uses out of the map.
+    fn forget(&self, slot: &Arc<Slot>) {
         let mut keys = self.keys();
-        if let Some(entry) = keys.get_mut(key) {
-            change(entry);
-            if entry.is_unused() {
-                keys.remove(key);
-                // A burst of keys must not leave its table behind for ever.
-                if keys.capacity() > 1024 && keys.len() < keys.capacity() / 8 {
-                    keys.shrink_to(256);
-                }
+        // Someone may have come, and even gone, in between.
+        if slot.entry().visitors == 0
+            && let Occupied(kept) = keys.entry(Arc::clone(&slot.key))
+            && Arc::ptr_eq(kept.get(), slot)
+        {
+            kept.remove();
+            // A burst of keys must not leave its table behind for ever.
+            if keys.capacity() > 1024 && keys.len() < keys.capacity() / 8 {
+                keys.shrink_to(256);
             }
+        }
+    }
+
+    fn keys(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Slot>>> {
+        lock(&self.keys)
+    }
+}
+
+/// Keeps the slot of a key in the map.
+struct Visit {
+    gate: Arc<Gate>,
+    slot: Arc<Slot>,
+}
+
+impl Visit {
+    fn entry(&self) -> MutexGuard<'_, Entry> {
+        self.slot.entry()
+    }
+}
+
+impl Clone for Visit {
+    fn clone(&self) -> Self {
+        self.entry().visitors += 1;
+        Self { gate: Arc::clone(&self.gate), slot: Arc::clone(&self.slot) }
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        let left = {
+            let mut entry = self.entry();
+            entry.visitors -= 1;
+            entry.visitors
+        };
+        if left == 0 {
+            self.gate.forget(&self.slot);
         }
     }
 }
 
-struct Ticket<'a> {
-    gate: &'a Arc<Gate>,
-    key: &'a Arc<str>,
+struct Ticket {
+    visit: Visit,
     number: u64,
     waiter: Arc<Waiter>,
 }
@@ -344,13 +345,32 @@ enum Look {
     },
 }
 
-impl Ticket<'_> {
+impl Ticket {
+    /// Waits for the turn until then.
+    async fn turn(self, until: Option<Instant>, patience: Duration) -> Result<Place, Refused> {
+        needs_runtime().map_err(Refused::Unavailable)?;
+        loop {
+            let opens_at = match self.look(patience) {
+                Look::Answered(Answer::YourTurn) | Look::Open => return Ok(self.into_place()),
+                Look::Answered(Answer::Busy) => return Err(Refused::Busy),
+                Look::Answered(Answer::Unavailable(error)) => return Err(Refused::Unavailable(error)),
+                Look::Closed { opens_at } => opens_at,
+            };
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return Err(Refused::Busy);
+            }
+            let changed = self.waiter.changed.notified();
+            match (opens_at, until) {
+                (None, None) => changed.await,
+                (Some(at), None) | (None, Some(at)) => drop(timeout_at(at, changed).await),
+                (Some(one), Some(other)) => drop(timeout_at(one.min(other), changed).await),
+            }
+        }
+    }
+
     fn look(&self, patience: Duration) -> Look {
-        let mut keys = self.gate.keys();
+        let mut entry = self.visit.entry();
         let answer = lock(&self.waiter.answer).take();
-        let Some(entry) = keys.get_mut(self.key) else {
-            return answer.map_or(Look::Closed { opens_at: None }, Look::Answered);
-        };
         match answer {
             None => {}
             Some(Answer::YourTurn) => {
@@ -381,35 +401,28 @@ impl Ticket<'_> {
     }
 
     fn into_place(self) -> Place {
-        let place = Place {
-            gate: Arc::clone(self.gate),
-            key: Arc::clone(self.key),
-            number: self.number,
-            queued: true,
-        };
+        let place = Place { visit: self.visit.clone(), number: self.number, queued: true };
         // The turn is the place's now: neither in the queue nor waiting for an answer, the ticket has nothing to undo.
         drop(self);
         place
     }
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for Ticket {
     fn drop(&mut self) {
-        self.gate.change(self.key, |entry| {
-            let called = matches!(entry.turn, Turn::Called { place, .. } if place == self.number);
-            if entry.dequeue(self.number) {
-                entry.poke_first();
-            } else if called {
-                entry.pass_on();
-            }
-        });
+        let mut entry = self.visit.entry();
+        let called = matches!(entry.turn, Turn::Called { place, .. } if place == self.number);
+        if entry.dequeue(self.number) {
+            entry.poke_first();
+        } else if called {
+            entry.pass_on();
+        }
     }
 }
 
 /// The turn at a key: to ask for it, and then to hold it. Dropping it lets the next one ask.
 pub(crate) struct Place {
-    gate: Arc<Gate>,
-    key: Arc<str>,
+    visit: Visit,
     number: u64,
     /// It came through the queue: the key was contended a moment ago.
     queued: bool,
@@ -418,93 +431,75 @@ pub(crate) struct Place {
 impl Place {
     /// All turns are had: the attempt is on its way.
     fn asks_now(&self) {
-        self.gate.change(&self.key, |entry| {
-            if let Turn::Asking { place, refused, .. } = &mut entry.turn
-                && *place == self.number
-            {
-                *refused = false;
-            }
-        });
+        self.has_been_refused(&mut self.visit.entry(), false);
     }
 
     /// The holder of this turn waits for another's key first.
     fn waits_elsewhere(&self) {
-        self.gate.change(&self.key, |entry| {
-            if let Turn::Asking { place, refused, .. } = &mut entry.turn
-                && *place == self.number
-            {
-                *refused = true;
-            }
-        });
+        self.has_been_refused(&mut self.visit.entry(), true);
     }
 
-    /// How long this head should stand back before it asks, so that other processes get their turns.
-    pub(crate) fn stand_back(&self) -> Duration {
-        let mut pause = Duration::ZERO;
-        self.gate.change(&self.key, |entry| pause = entry.sharing.stand_back());
-        pause
+    /// Notes that; false if the turn is someone else's by now.
+    fn has_been_refused(&self, entry: &mut Entry, is: bool) -> bool {
+        match &mut entry.turn {
+            Turn::Asking { place, refused, .. } if *place == self.number => {
+                *refused = is;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// The store said that someone else holds the key. Those who came without a wait are answered by that.
     fn refused(&self, exclusive: bool, stays: bool) {
-        self.gate.change(&self.key, |entry| {
-            entry.sharing.refused();
-            if let Turn::Asking { place, refused, .. } = &mut entry.turn
-                && *place == self.number
-            {
-                *refused = true;
-                // One that leaves gives its turn to the next, who may want less.
-                if stays || exclusive {
-                    entry.answer_impatient(stays);
-                }
-            }
-        });
+        let mut entry = self.visit.entry();
+        entry.sharing.refused();
+        // One that leaves gives its turn to the next, who may want less.
+        if self.has_been_refused(&mut entry, true) && (stays || exclusive) {
+            entry.answer_impatient(stays);
+        }
     }
 
     /// The store did not answer: everyone who is in the queue now is answered so, not one timeout after another.
-    pub(crate) fn unavailable(&self, error: &StoreError) {
-        self.gate.change(&self.key, |entry| {
-            (entry.patient, entry.exclusive) = (0, 0);
-            for (_, waiter) in std::mem::take(&mut entry.queue) {
-                waiter.tell(Answer::Unavailable(error.clone()));
-            }
-        });
+    fn unavailable(&self, error: &StoreError) {
+        let mut entry = self.visit.entry();
+        (entry.patient, entry.exclusive) = (0, 0);
+        for (_, waiter) in std::mem::take(&mut entry.queue) {
+            waiter.tell(Answer::Unavailable(error.clone()));
+        }
     }
 
     /// The lock is had.
-    pub(crate) fn granted(&self, lease: &Arc<Lease>) {
-        self.gate.change(&self.key, |entry| {
-            entry.sharing.granted();
-            entry.turn = Turn::Holding { place: self.number, lease: Arc::downgrade(lease), ending: None };
-            entry.answer_impatient(true);
-            entry.poke_first();
-        });
+    fn granted(&self, lease: &Arc<Lease>) {
+        let mut entry = self.visit.entry();
+        entry.sharing.granted();
+        entry.turn = Turn::Holding { place: self.number, lease: Arc::downgrade(lease), ending: None };
+        entry.answer_impatient(true);
+        entry.poke_first();
     }
 
     /// The release is under way: who asks without a wait may wait for it.
-    pub(crate) fn ending(&self) {
-        self.gate.change(&self.key, |entry| {
-            if let Turn::Holding { place, ending, .. } = &mut entry.turn
-                && *place == self.number
-            {
-                ending.get_or_insert_with(Instant::now);
-                entry.poke_first();
-            }
-        });
+    fn ending(&self, now: Instant) {
+        let mut entry = self.visit.entry();
+        if let Turn::Holding { place, ending, .. } = &mut entry.turn
+            && *place == self.number
+        {
+            ending.get_or_insert(now);
+            entry.poke_first();
+        }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.gate.change(&self.key, |entry| {
-            let ours = match &entry.turn {
-                Turn::Free | Turn::Called { .. } => false,
-                Turn::Asking { place, .. } | Turn::Holding { place, .. } => *place == self.number,
-            };
-            if ours {
-                entry.pass_on();
-            }
-        });
+        let mut entry = self.visit.entry();
+        let ours = match &entry.turn {
+            Turn::Free | Turn::Called { .. } => false,
+            Turn::Asking { place, .. } | Turn::Holding { place, .. } => *place == self.number,
+        };
+        if ours {
+            entry.pass_on();
+        }
     }
 }
 
@@ -524,29 +519,27 @@ impl Places {
         beside: bool,
         wait: Duration,
         patience: Duration,
+        arrived: Instant,
     ) -> Result<Self, (usize, Refused)> {
-        let (arrived, mut places) = (Instant::now(), Vec::new());
-        for (index, key) in keys.iter().enumerate() {
+        let Some((key, others)) = keys.split_first() else { return Err((0, Refused::Busy)) };
+        let first =
+            gate.enter(key, exclusive, beside, wait, patience).await.map_err(|refused| (0, refused))?;
+        let mut places = Self { first, others: Vec::new() };
+        for (index, key) in others.iter().enumerate() {
+            // Those who ask for the last key alone do not wait for an attempt that is not made yet.
+            places.others.last().unwrap_or(&places.first).waits_elsewhere();
+            let gone = arrived.elapsed();
             // What is left of the wait; none would mean one that does not wait.
-            let left = wait.saturating_sub(arrived.elapsed());
-            let left = if wait.is_zero() { wait } else { left.max(Duration::from_nanos(1)) };
+            let left = if wait.is_zero() { wait } else { wait.saturating_sub(gone).max(SHORTEST) };
             // Of the patience without a wait, which is had twice for a key: once for all keys together.
-            let patience =
-                if wait.is_zero() { patience.saturating_sub(arrived.elapsed() / 2) } else { patience };
-            match gate.enter(key, exclusive, beside, left, patience).await {
-                Ok(place) => places.push(place),
-                Err(refused) => return Err((index, refused)),
-            }
-            // Those who ask for this key alone do not wait for an attempt that is not made yet.
-            if index + 1 < keys.len()
-                && let Some(place) = places.last()
-            {
-                place.waits_elsewhere();
-            }
+            let patience = if wait.is_zero() { patience.saturating_sub(gone / 2) } else { patience };
+            let place = gate.enter(key, exclusive, beside, left, patience).await;
+            places.others.push(place.map_err(|refused| (index + 1, refused))?);
         }
-        places.iter().for_each(Place::asks_now);
-        let first = places.remove(0);
-        Ok(Self { first, others: places })
+        if !others.is_empty() {
+            places.each().for_each(Place::asks_now);
+        }
+        Ok(places)
     }
 
     fn each(&self) -> impl Iterator<Item = &Place> {
@@ -557,8 +550,49 @@ impl Places {
         self.each().any(|place| place.queued)
     }
 
-    pub(crate) fn stand_back(&self) -> Duration {
-        self.first.stand_back()
+    /// Whether no other process was met at the key lately.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.first.visit.entry().sharing.is_alone()
+    }
+
+    /// How this head should stand back before it asks, so that other processes get their turns.
+    pub(crate) fn stand_back(&self) -> StandBack {
+        self.first.visit.entry().sharing.stand_back()
+    }
+
+    /// Whether a release or clean-up of one of the keys has not been answered yet.
+    pub(crate) fn is_releasing(&self) -> bool {
+        self.each().any(|place| place.visit.entry().unanswered > 0)
+    }
+
+    /// Waits until that is no longer so.
+    pub(crate) async fn released(&self) {
+        self.until(|| !self.is_releasing()).await;
+    }
+
+    /// Whether a clean-up of one of the keys has not been tried yet.
+    pub(crate) fn is_cleaning(&self) -> bool {
+        self.each().any(|place| place.visit.entry().cleaning > 0)
+    }
+
+    /// Waits until that is no longer so.
+    pub(crate) async fn cleaned(&self) {
+        self.until(|| !self.is_cleaning()).await;
+    }
+
+    async fn until(&self, done: impl Fn() -> bool) {
+        loop {
+            let changed = self.first.visit.gate.released.notified();
+            if done() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Notes that a release of the keys is under way, until the value is dropped.
+    pub(crate) fn releasing(&self) -> Releasing {
+        Releasing::new(self.each().map(|place| place.visit.clone()).collect(), false)
     }
 
     /// Whether one of them asks beside those who have the turn, which is no place to wait at.
@@ -584,39 +618,54 @@ impl Places {
         self.each().for_each(|place| place.granted(lease));
     }
 
-    pub(crate) fn ending(&self) {
-        self.each().for_each(Place::ending);
+    /// The release is under way since then.
+    pub(crate) fn ending(&self, now: Instant) {
+        self.each().for_each(|place| place.ending(now));
     }
 }
 
 /// A release or clean-up whose answer is not known yet.
 pub(crate) struct Releasing {
-    gate: Arc<Gate>,
-    keys: Vec<Arc<str>>,
+    /// One for each key; never empty.
+    visits: Vec<Visit>,
     cleaning: bool,
 }
 
 impl Releasing {
+    fn new(visits: Vec<Visit>, cleaning: bool) -> Self {
+        for visit in &visits {
+            let mut entry = visit.entry();
+            entry.unanswered += 1;
+            entry.cleaning += usize::from(cleaning);
+        }
+        Self { visits, cleaning }
+    }
+
     /// A clean-up was tried, whatever came of it: the store can be asked again.
     pub(crate) fn tried(&mut self) {
         if std::mem::take(&mut self.cleaning) {
-            for key in &self.keys {
-                self.gate.change(key, |entry| entry.cleaning -= 1);
+            for visit in &self.visits {
+                visit.entry().cleaning -= 1;
             }
-            self.gate.released.notify_waiters();
+            self.tell();
+        }
+    }
+
+    fn tell(&self) {
+        if let Some(visit) = self.visits.first() {
+            visit.gate.released.notify_waiters();
         }
     }
 }
 
 impl Drop for Releasing {
     fn drop(&mut self) {
-        for key in &self.keys {
-            self.gate.change(key, |entry| {
-                entry.unanswered -= 1;
-                entry.cleaning -= usize::from(self.cleaning);
-            });
+        for visit in &self.visits {
+            let mut entry = visit.entry();
+            entry.unanswered -= 1;
+            entry.cleaning -= usize::from(self.cleaning);
         }
-        self.gate.released.notify_waiters();
+        self.tell();
     }
 }
 

@@ -6,8 +6,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-use tokio::runtime::Handle;
-
 use crate::background::Release;
 use crate::lease::Lease;
 
@@ -48,8 +46,9 @@ pub enum ReleaseOutcome {
     /// several keys the others were released.
     NotHeld,
     /// It is not known whether the key was held to the end: the store did not answer, and the release goes on in the
-    /// background until the lease has ended by itself; or it answered only to a second request that the key is gone,
-    /// which the first may have done.
+    /// background until the lease has ended by itself; or it answered only to a second request that the key is gone or
+    /// someone else's, which the first may have brought about; or the lease was over, and the key that was found may
+    /// have been set by a request of the acquisition that arrived late.
     Unknown,
 }
 
@@ -81,16 +80,14 @@ impl LockGuard {
     pub(crate) fn release_unawaited(mut self) {
         let Some(release) = &mut self.release else { return };
         let (place, releasing) = release.step_aside();
+        let manager = self.lease.manager().clone();
         let mut answer = Box::pin(async move {
             self.release().await;
             drop(releasing);
         });
-        let polled = answer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         // Outside a runtime it is dropped, and thereby left to the background thread.
-        if polled.is_pending()
-            && let Ok(runtime) = Handle::try_current()
-        {
-            runtime.spawn(answer);
+        if answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            manager.store().finish(answer);
         }
         // Only now: the next one's request must not overtake the release.
         drop(place);

@@ -50,8 +50,8 @@ impl Key {
     /// An empty key of this site.
     #[must_use]
     pub fn new(site: &'static Site) -> Self {
-        // A rendered key is seldom much longer than its template: one allocation.
-        Self { text: String::with_capacity(site.template().len() + 16), fault: None }
+        // A rendered key is seldom much longer than its template and the manager's prefix: one allocation.
+        Self { text: String::with_capacity(site.template().len() + 32), fault: None }
     }
 
     /// A key that is taken as it stands.
@@ -123,7 +123,10 @@ impl Keys {
     /// Or a key to name in the error, and what is wrong.
     pub(crate) fn finish(self, prefix: &str) -> Result<Vec<Arc<str>>, (String, KeyFault)> {
         let full = |key: Key| match key.finish() {
-            (text, None) => Ok(Arc::from(format!("{prefix}{text}"))),
+            (mut text, None) => {
+                text.insert_str(0, prefix);
+                Ok(Arc::from(text))
+            }
             // A key that is too long would make a message that is.
             (text, Some(fault)) => {
                 Err((format!("{prefix}{}", text.chars().take(80).collect::<String>()), fault))

@@ -9,6 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::time::{Instant, timeout_at};
 
 use crate::error::{LockError, LockName, OptionFault};
@@ -115,7 +116,7 @@ impl Lease {
 
     /// The lease of a call that can never acquire: nobody sees it.
     pub(crate) fn of_nothing(site: Site) -> Self {
-        let token = Token::new(None, None);
+        let token = Token::nil();
         let (keys, mode) = (vec!["".into()], Mode::default());
         let claim = Claim { keys, token: token.shared(), ttl: Duration::ZERO, mode, fence: None };
         Self::new(LockManager::in_memory(), site, claim, token)
@@ -251,7 +252,7 @@ impl Lease {
 
     /// Waits until then, or until something is known anew.
     async fn over_by(&self, until: Instant) {
-        let changed = self.changed.notified();
+        let changed = self.told();
         if self.is_lost() {
             return;
         }
@@ -261,6 +262,16 @@ impl Lease {
             // No timers here: only a loss that someone else notices can be told.
             changed.await;
         }
+    }
+
+    /// Lets those look who wait for something about this lease.
+    pub(crate) fn tell(&self) {
+        self.changed.notify_waiters();
+    }
+
+    /// Ready when they are told from now on.
+    pub(crate) fn told(&self) -> Notified<'_> {
+        self.changed.notified()
     }
 
     /// Sets the lease to `ttl` from now. A lease that lasts longer already is left as it is: it is never shortened.
@@ -288,7 +299,7 @@ impl Lease {
                     times.ttl = times.ttl.max(times.deadline.saturating_duration_since(times.granted));
                 }
                 drop(times);
-                self.changed.notify_waiters();
+                self.tell();
                 Ok(())
             }
             Ok(false) => {
@@ -336,7 +347,7 @@ impl Lease {
         let mut times = self.times();
         times.deadline = times.deadline.max(asked + believed(self.claim.ttl));
         drop(times);
-        self.changed.notify_waiters();
+        self.tell();
     }
 
     /// Has the lease renewed until the value is dropped. None if it is renewed already.
@@ -375,15 +386,25 @@ impl Lease {
     /// Notes that the lease is lost. False if that was known.
     pub(crate) fn mark_lost(&self) -> bool {
         let news = !self.gone.swap(true, Ordering::AcqRel);
-        self.changed.notify_waiters();
+        self.tell();
         self.manager.gate().lease_changed(&self.claim.keys);
         news
     }
 
+    /// When the lock was granted.
+    pub(crate) fn granted(&self) -> Instant {
+        self.times().granted
+    }
+
     /// How long the lock has been held, and that as a share of the lease; none of one that is renewed.
     pub(crate) fn held(&self) -> (Duration, Option<f64>) {
+        self.held_at(Instant::now())
+    }
+
+    /// The same at another time.
+    pub(crate) fn held_at(&self, now: Instant) -> (Duration, Option<f64>) {
         let times = *self.times();
-        let held = Instant::now().saturating_duration_since(times.granted);
+        let held = now.saturating_duration_since(times.granted);
         let share = (!times.was_renewed).then(|| held.as_secs_f64() / times.ttl.as_secs_f64());
         (held, share)
     }

@@ -33,7 +33,7 @@ pub use store::{StoreError, StoreErrorKind};
 /// What the attribute expands to. Not for use by hand, and not covered by semantic versioning.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::call::{Call, Run, RunBackground, or_else};
+    pub use crate::call::{Call, Run, RunBackground, ToItsEnd, WhileHeld, or_else};
     pub use crate::key::{Key, Keys};
     pub use crate::site::Site;
 }

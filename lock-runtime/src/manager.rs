@@ -278,7 +278,8 @@ impl LockManager {
         check_ttl(ttl).and_then(|()| terms.check(keys.len(), ttl)).map_err(|fault| {
             LockError::InvalidOption { lock: LockName::new(&*keys[0], site).into(), fault }
         })?;
-        let token = Token::new(self.0.owner.as_deref(), tag);
+        let token = Token::new(self.0.owner.as_deref(), tag)
+            .map_err(|cause| LockError::Unavailable { lock: LockName::new(&*keys[0], site).into(), cause })?;
         // The counter must not be forgotten while its lock is held.
         let fence = terms.fenced.then_some(self.0.fence_expiry.max(ttl));
         let claim = Claim { keys, token: token.shared(), ttl, mode: terms.mode, fence };
@@ -372,7 +373,10 @@ impl LockManagerBuilder {
             ))
         })?;
         let description = format!("redis at {}", client.get_connection_info().addr());
-        let store = RedisStore::new(Connections::new(client, self.connect_timeout), self.response_timeout);
+        let store = RedisStore::new(
+            Connections::new(client, self.connect_timeout, self.response_timeout),
+            self.response_timeout,
+        );
         store.probe(self.connect_timeout).await.map_err(|cause| LockError::Connect { cause })?;
         Ok(self.build(Arc::new(store), description))
     }

@@ -6,10 +6,10 @@
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::Id;
 use tokio::time::timeout;
 
@@ -20,12 +20,11 @@ use crate::store::needs_runtime;
 
 /// One call's place in a lease: that of the call that took it, or of one that joined.
 pub(crate) struct Level {
-    lease: Arc<Lease>,
     /// Of a call that joined a lease which was not renewed, and wants it to be while it runs. Ends before its share.
     renewal: Option<Renewal>,
     share: Share,
-    /// Whose turn it is among the calls that join this one.
-    children: Arc<Semaphore>,
+    /// Whose turn it is among the calls that join this one, from the first of them on.
+    children: OnceLock<Arc<Semaphore>>,
     /// This call's turn among those that joined the call above. None for the call that took the lease.
     turn: Option<Arc<Turn>>,
 }
@@ -37,22 +36,19 @@ struct Turn {
 }
 
 /// A share in a held lock. The guard goes with the last of them, and releases.
+#[derive(Clone)]
 struct Share {
     guard: Option<Arc<LockGuard>>,
-    left: Arc<Notify>,
-}
-
-impl Clone for Share {
-    fn clone(&self) -> Self {
-        Self { guard: self.guard.clone(), left: Arc::clone(&self.left) }
-    }
+    lease: Arc<Lease>,
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        // In this order: whoever is told looks whether it is the last.
-        drop(self.guard.take());
-        self.left.notify_waiters();
+        if let Some(guard) = self.guard.take() {
+            // In this order: whoever is told looks whether it is the last.
+            drop(guard);
+            self.lease.tell();
+        }
     }
 }
 
@@ -60,18 +56,21 @@ impl Level {
     /// The level of the call that took the lock.
     pub(crate) fn outermost(guard: LockGuard) -> Self {
         let lease = Arc::clone(guard.lease());
-        let share = Share { guard: Some(Arc::new(guard)), left: Arc::default() };
-        Self { lease, share, children: Arc::new(Semaphore::new(1)), turn: None, renewal: None }
+        Self::with(Share { guard: Some(Arc::new(guard)), lease }, None)
+    }
+
+    fn with(share: Share, turn: Option<Arc<Turn>>) -> Self {
+        Self { renewal: None, share, children: OnceLock::new(), turn }
     }
 
     /// A way in for a call that this level's body makes.
     pub(crate) fn joinable(&self) -> Joinable {
-        let (share, turns) = (self.share.clone(), Arc::clone(&self.children));
-        Joinable { lease: Arc::clone(&self.lease), share, turns, above: self.turn.clone() }
+        let turns = self.children.get_or_init(|| Arc::new(Semaphore::new(1)));
+        Joinable { share: self.share.clone(), turns: Arc::clone(turns), above: self.turn.clone() }
     }
 
     pub(crate) fn lease(&self) -> &Arc<Lease> {
-        &self.lease
+        &self.share.lease
     }
 
     /// Renews the lease while this call runs.
@@ -86,10 +85,21 @@ impl Level {
         if self.turn.is_some() {
             return None;
         }
-        let (told, lease) = (Arc::clone(&self.share.left), Arc::clone(&self.lease));
+        match Arc::try_unwrap(self.share.guard.take()?) {
+            Ok(guard) => Some(guard),
+            Err(shared) => {
+                self.share.guard = Some(shared);
+                // Boxed: seldom, and what it needs would be part of every release.
+                Box::pin(self.last()).await
+            }
+        }
+    }
+
+    async fn last(mut self) -> Option<LockGuard> {
+        let lease = Arc::clone(self.lease());
         let mut patience = pin!(one_lease(&lease));
         loop {
-            let mut left = pin!(told.notified());
+            let mut left = pin!(lease.told());
             match Arc::try_unwrap(self.share.guard.take()?) {
                 Ok(guard) => return Some(guard),
                 Err(shared) => self.share.guard = Some(shared),
@@ -112,7 +122,6 @@ impl Level {
 
 /// A lease that can be joined.
 pub(crate) struct Joinable {
-    lease: Arc<Lease>,
     share: Share,
     turns: Arc<Semaphore>,
     above: Option<Arc<Turn>>,
@@ -120,13 +129,13 @@ pub(crate) struct Joinable {
 
 impl Joinable {
     pub(crate) fn lease(&self) -> &Arc<Lease> {
-        &self.lease
+        &self.share.lease
     }
 
     /// Joins, when those that joined before have ended. None if the lease was lost first, or after one ttl: without
     /// this, a call that joined and is then never polled again would hold up its caller for ever.
     pub(crate) async fn join(self) -> Option<Level> {
-        let lease = self.lease;
+        let lease = Arc::clone(self.lease());
         let mut turn = pin!(self.turns.acquire_owned());
         let mut patience = pin!(one_lease(&lease));
         let permit = poll_fn(|cx| match turn.as_mut().poll(cx) {
@@ -134,9 +143,7 @@ impl Joinable {
             Poll::Pending => patience.as_mut().poll(cx).map(|()| None),
         })
         .await?;
-        let turn = Some(Arc::new(Turn { _permit: permit, _above: self.above }));
-        let children = Arc::new(Semaphore::new(1));
-        Some(Level { lease: Arc::clone(&lease), renewal: None, share: self.share, children, turn })
+        Some(Level::with(self.share, Some(Arc::new(Turn { _permit: permit, _above: self.above }))))
     }
 }
 

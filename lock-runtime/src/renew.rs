@@ -20,16 +20,24 @@ pub(crate) struct RenewPolicy {
     pub(crate) max_hold: Option<Duration>,
 }
 
-/// Leases that are due within this time of each other go into one pipeline.
-const TOGETHER: Duration = Duration::from_millis(5);
+/// A renewal may come so much too early, and the end of `max_hold` too.
+const EARLY: Duration = Duration::from_millis(5);
 /// The most leases in one pipeline: a bounded answer time for the others.
-const PIPELINE: usize = 1_000;
+const PIPELINE: usize = 10_000;
+/// So much longer a pipeline may take for each lease in it: several times what a server needs.
+const FOR_EACH: Duration = Duration::from_micros(20);
 /// A renewal that got no answer is tried again after this, or a tenth of the ttl if that is shorter.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// How often a lease is renewed: two renewals may fail before it is lost.
 pub(crate) fn period(ttl: Duration) -> Duration {
     ttl / 3
+}
+
+/// A lease goes along with others that are due when it is due within this time: leases of one ttl that were taken at
+/// different times are so renewed at four times of each period at most.
+fn together(ttl: Duration) -> Duration {
+    period(ttl) / 4
 }
 
 /// The leases that are being renewed.
@@ -68,6 +76,15 @@ struct Entry {
     lease: Arc<Lease>,
     policy: RenewPolicy,
     since: Instant,
+}
+
+impl Entry {
+    /// How long before its time it goes along with others.
+    fn early(&self) -> Duration {
+        let together = together(self.lease.claim().ttl);
+        // What is due then may be the end of it.
+        if self.policy.max_hold.is_some() { together.min(EARLY) } else { together }
+    }
 }
 
 /// One lease's renewal. It ends when this is dropped.
@@ -128,7 +145,8 @@ impl Renewals {
         }
         // A silent connection must be found out while there is time for another, also for those who wait their turn.
         let shortest = self.state().ttls.keys().next().copied().unwrap_or(Duration::MAX);
-        let patience = manager.response_timeout().min(period(shortest));
+        let count = u32::try_from(batch.len()).unwrap_or(u32::MAX);
+        let patience = (manager.response_timeout() + FOR_EACH * count).min(period(shortest));
         let asked = Instant::now();
         let answers = manager.store().extend_all(&claims, patience).await;
         let now = Instant::now();
@@ -165,7 +183,7 @@ impl Renewals {
 
     /// Whether a lease that is due should be renewed; if not, why not is reported and it is forgotten.
     fn is_renewable(&self, id: u64, entry: &Entry) -> bool {
-        let over = entry.policy.max_hold.is_some_and(|most| Instant::now() + TOGETHER >= entry.since + most);
+        let over = entry.policy.max_hold.is_some_and(|most| Instant::now() + EARLY >= entry.since + most);
         if over {
             events::max_hold(&entry.lease);
         } else if entry.lease.is_lost() {
@@ -186,12 +204,14 @@ impl Renewals {
     fn take_due(&self, now: Instant) -> (Vec<(u64, Entry)>, Option<Instant>) {
         let mut state = self.state();
         let mut batch = Vec::new();
-        while batch.len() < PIPELINE
-            && let Some(entry) = state.due.first_entry()
-            && entry.key().0 <= now + TOGETHER.min(period(entry.get().lease.claim().ttl) / 4)
-        {
-            let ((_, id), entry) = entry.remove_entry();
-            batch.push((id, entry));
+        if state.due.keys().next().is_some_and(|(at, _)| *at <= now) {
+            while batch.len() < PIPELINE
+                && let Some(entry) = state.due.first_entry()
+                && entry.key().0 <= now + entry.get().early()
+            {
+                let ((_, id), entry) = entry.remove_entry();
+                batch.push((id, entry));
+            }
         }
         (batch, state.due.keys().next().map(|(at, _)| *at))
     }

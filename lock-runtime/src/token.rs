@@ -1,8 +1,12 @@
 //! Tokens: who holds a lock, told apart from everyone else for ever.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
+use uuid::{Builder, Uuid};
+
 use crate::key::visible;
+use crate::store::{StoreError, StoreErrorKind};
 
 /// A tag is cut after this many characters, so that the value of a key stays small.
 const MAX_TAG_CHARS: usize = 128;
@@ -18,21 +22,35 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    pub(crate) fn new(owner: Option<&str>, tag: Option<&str>) -> Self {
-        let id = uuid::Uuid::new_v4();
-        let mut text = String::with_capacity(64);
+    pub(crate) fn new(owner: Option<&str>, tag: Option<&str>) -> Result<Self, StoreError> {
+        Ok(Self::of(random()?, owner, tag))
+    }
+
+    /// The token of nobody.
+    pub(crate) fn nil() -> Self {
+        Self::of(Uuid::nil(), None, None)
+    }
+
+    fn of(id: Uuid, owner: Option<&str>, tag: Option<&str>) -> Self {
+        let mut buffer = Uuid::encode_buffer();
+        let uuid = &*id.hyphenated().encode_lower(&mut buffer);
+        let seed = id.as_u64_pair().1;
+        if owner.is_none() && tag.is_none() {
+            return Self { text: uuid.into(), tag_at: None, seed };
+        }
+        let mut text = String::with_capacity(128);
         if let Some(owner) = owner {
             text.push_str(owner);
             text.push(':');
         }
-        text.push_str(id.hyphenated().encode_lower(&mut uuid::Uuid::encode_buffer()));
+        text.push_str(uuid);
         let tag = tag.map(|tag| visible(&tag.chars().take(MAX_TAG_CHARS).collect::<String>()));
         let tag_at = tag.filter(|tag| !tag.is_empty()).map(|tag| {
             text.push(':');
             text.push_str(&tag);
             text.len() - tag.len()
         });
-        Self { text: text.into(), tag_at, seed: id.as_u64_pair().1 }
+        Self { text: text.into(), tag_at, seed }
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -53,23 +71,75 @@ impl Token {
     }
 }
 
+/// Random bytes of the operating system that no token has had yet. Asking it for each by itself is a good part of what
+/// a lock costs.
+struct Pool {
+    bytes: [[u8; 16]; 32],
+    left: usize,
+    /// A forked process has a copy, and must not use it.
+    process: u32,
+}
+
+thread_local! {
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool { bytes: [[0; 16]; 32], left: 0, process: 0 }) };
+}
+
+fn random() -> Result<Uuid, StoreError> {
+    let process = std::process::id();
+    // A thread that is ending has no pool any more.
+    let pooled = POOL.try_with(|pool| {
+        let pool = &mut *pool.borrow_mut();
+        if pool.left == 0 || pool.process != process {
+            getrandom::fill(pool.bytes.as_flattened_mut())?;
+            (pool.left, pool.process) = (pool.bytes.len(), process);
+        }
+        pool.left -= 1;
+        Ok(std::mem::take(&mut pool.bytes[pool.left]))
+    });
+    let bytes = pooled.unwrap_or_else(|_| {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map(|()| bytes)
+    });
+    match bytes {
+        Ok(bytes) => Ok(Builder::from_random_bytes(bytes).into_uuid()),
+        Err(error) => {
+            Err(StoreError::new(StoreErrorKind::NoRandomness, format!("no token could be made: {error}")))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn owner_uuid_and_tag_stand_in_this_order() {
-        let token = Token::new(Some("orders-7f9c"), Some("trace 1"));
+        let token = Token::of(Uuid::nil(), Some("orders-7f9c"), Some("trace 1"));
         let parts: Vec<_> = token.as_str().split(':').collect();
         assert_eq!((parts[0], parts[1].len(), parts[2]), ("orders-7f9c", 36, "trace%201"));
         assert_eq!(token.tag(), Some("trace%201"));
-        assert_eq!(Token::new(None, None).as_str().len(), 36);
+        assert_eq!(Token::nil().as_str().len(), 36);
     }
 
     #[test]
     fn a_long_or_empty_tag_does_no_harm() {
-        let token = Token::new(None, Some(&"é".repeat(10_000)));
+        let token = Token::of(Uuid::nil(), None, Some(&"é".repeat(10_000)));
         assert_eq!(token.tag().map(|tag| tag.chars().count()), Some(MAX_TAG_CHARS));
-        assert_eq!(Token::new(None, Some("")).tag(), None);
+        assert_eq!(Token::of(Uuid::nil(), None, Some("")).tag(), None);
+    }
+
+    /// On one thread and on several, over many fillings of the pool.
+    #[test]
+    fn no_two_tokens_are_equal() {
+        let thread = || std::thread::spawn(|| (0..1_000).map(|_| random()).collect::<Result<Vec<_>, _>>());
+        let threads: Vec<_> = (0..4).map(|_| thread()).collect();
+        let mut tokens = Vec::new();
+        for thread in threads {
+            tokens.extend(thread.join().unwrap().unwrap());
+        }
+        assert!(tokens.iter().all(|token| token.get_version_num() == 4));
+        tokens.sort_unstable();
+        tokens.dedup();
+        assert_eq!(tokens.len(), 4_000);
     }
 }

@@ -9,9 +9,10 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::background::{self, Release};
 use crate::error::{LockError, LockName};
 use crate::events::{self, Acquired};
-use crate::gate::{Places, Refused};
+use crate::gate::{Places, Refused, SHORTEST};
 use crate::guard::LockGuard;
 use crate::lease::Lease;
+use crate::sharing::StandBack;
 use crate::store::{Attempt, Flight, Mode, StoreError, StoreErrorKind, Watch, needs_runtime};
 use crate::terms::Terms;
 
@@ -22,11 +23,11 @@ const AFTER_EXPIRY: Duration = Duration::from_millis(1);
 
 /// Takes the lock, waiting for it as long as the terms say.
 pub(crate) async fn acquire(lease: Arc<Lease>, terms: Terms) -> Result<LockGuard, LockError> {
+    let started = Instant::now();
     let mut acquisition =
-        Acquisition { lease, flight: Flight::default(), started: Instant::now(), over: false, places: None };
+        Acquisition { lease, flight: Flight::default(), started, over: false, places: None };
     let outcome = acquisition.run(terms.wait).await;
     acquisition.over = true;
-    let waited = acquisition.started.elapsed();
     let lease = Arc::clone(&acquisition.lease);
     match outcome.map(|()| acquisition.places.take()) {
         Ok(Some(places)) => {
@@ -38,7 +39,7 @@ pub(crate) async fn acquire(lease: Arc<Lease>, terms: Terms) -> Result<LockGuard
             if let Some(least) = terms.hold_at_least {
                 lease.hold_until(Instant::now() + least);
             }
-            events::acquisition(&lease, waited, Acquired::Granted);
+            events::acquisition(&lease, lease.granted() - started, Acquired::Granted);
             let renewal = terms.renew.and_then(|policy| lease.renew(policy));
             Ok(LockGuard::new(Release::new(lease, std::mem::take(&mut acquisition.flight), places, renewal)))
         }
@@ -46,7 +47,7 @@ pub(crate) async fn acquire(lease: Arc<Lease>, terms: Terms) -> Result<LockGuard
         Ok(None) => Err(acquisition.busy(0)),
         Err(error) => {
             let outcome = if error.is_busy() { Acquired::Busy } else { Acquired::Unavailable(&error) };
-            events::acquisition(&lease, waited, outcome);
+            events::acquisition(&lease, started.elapsed(), outcome);
             Err(error)
         }
     }
@@ -72,13 +73,19 @@ impl Acquisition {
         }
         let give_up = self.started.checked_add(wait);
         let mut waiting = false;
+        let mut left = wait;
         loop {
-            let left = give_up.map_or(wait, |give_up| give_up.saturating_duration_since(Instant::now()));
-            let left = if wait.is_zero() { wait } else { left.max(Duration::from_nanos(1)) };
-            let (gate, keys) = (manager.gate(), &self.lease.claim().keys);
-            let entered =
-                Places::enter(gate, keys, self.is_exclusive(), !waiting, left, manager.response_timeout())
-                    .await;
+            let (gate, keys, exclusive) = (manager.gate(), &self.lease.claim().keys, self.is_exclusive());
+            let entered = Places::enter(
+                gate,
+                keys,
+                exclusive,
+                !waiting,
+                left,
+                manager.response_timeout(),
+                self.started,
+            )
+            .await;
             match entered {
                 Ok(places) => self.places = Some(places),
                 Err((index, Refused::Busy)) => return Err(self.busy(index)),
@@ -90,6 +97,9 @@ impl Acquisition {
             // It asked beside the others, and has to wait: now in the queue, where one asks for all.
             self.places = None;
             waiting = true;
+            if !wait.is_zero() {
+                left = wait.saturating_sub(self.started.elapsed()).max(SHORTEST);
+            }
         }
     }
 
@@ -98,15 +108,18 @@ impl Acquisition {
     async fn head(&self, wait: Duration, give_up: Option<Instant>, waiting: bool) -> Result<bool, LockError> {
         let Some(places) = &self.places else { return Err(self.busy(0)) };
         let manager = self.lease.manager();
-        let keys = &self.lease.claim().keys[..];
         // What this process is releasing right now is not busy, unless the release stays without an answer.
-        let patience = Instant::now() + manager.response_timeout();
+        let mut patience = None;
         let mut backoff = Backoff::new(self.lease.seed());
-        // A call that finds nobody in its way costs a SET. One that has to wait asks with the script that also watches.
-        let mut watching = places.was_queued() || waiting;
-        if manager.gate().is_cleaning(keys) {
+        // A call that finds nobody in its way costs a SET, and so does one that finds only callers of this process. One
+        // that has to wait for another asks with the script that also watches.
+        let contended = places.was_queued() || waiting;
+        let mut watching = waiting || contended && !places.is_alone();
+        if places.is_cleaning() {
+            let patience = *patience.insert(Instant::now() + manager.response_timeout());
             needs_runtime().map_err(|cause| self.unavailable(cause))?;
-            if timeout_at(patience, manager.gate().cleaned(keys)).await.is_err() {
+            // Boxed, as is what follows: seldom, and what it needs would be part of every acquisition.
+            if Box::pin(timeout_at(patience, places.cleaned())).await.is_err() {
                 let waited = manager.response_timeout();
                 let cause = StoreError::new(
                     StoreErrorKind::Timeout,
@@ -123,14 +136,24 @@ impl Acquisition {
             if manager.is_shut_down() {
                 return Err(self.shut_down());
             }
-            let pause = if watching { places.stand_back() } else { Duration::ZERO };
-            if !pause.is_zero() {
-                let until = Instant::now() + pause;
-                sleep_until(give_up.map_or(until, |give_up| until.min(give_up))).await;
+            match if contended || watching { places.stand_back() } else { StandBack::No } {
+                StandBack::No => {}
+                // Its answer does not matter, but it takes as long as that of a waiter elsewhere.
+                StandBack::RoundTrip => {
+                    if let Err(cause) = manager.store().look(self.lease.claim()).await {
+                        places.unavailable(&cause);
+                        return Err(self.unavailable(cause));
+                    }
+                }
+                StandBack::For(pause) => {
+                    let until = Instant::now() + pause;
+                    Box::pin(sleep_until(give_up.map_or(until, |give_up| until.min(give_up)))).await;
+                }
             }
             // Looked up before the attempt: the release may be answered between the attempt's refusal and its arrival.
-            let being_released = manager.gate().is_releasing(keys);
+            let being_released = places.is_releasing();
             let asked = Instant::now();
+            let patience = *patience.get_or_insert(asked + manager.response_timeout());
             let attempt = if watching {
                 manager.store().acquire_or_watch(self.lease.claim(), &self.flight).await
             } else {
@@ -154,7 +177,7 @@ impl Acquisition {
             };
             if being_released
                 && Instant::now() < patience
-                && timeout_at(patience, manager.gate().released(keys)).await.is_ok()
+                && Box::pin(timeout_at(patience, places.released())).await.is_ok()
             {
                 continue;
             }
@@ -168,7 +191,7 @@ impl Acquisition {
             }
             needs_runtime().map_err(|cause| self.unavailable(cause))?;
             if watching {
-                sleep_until_news(watch, &mut backoff, give_up).await;
+                Box::pin(sleep_until_news(watch, &mut backoff, give_up)).await;
             }
             watching = !wait.is_zero();
         }

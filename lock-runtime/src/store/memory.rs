@@ -4,7 +4,8 @@
 //! their end.
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::hash_map::Entry::{Occupied, Vacant};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -35,7 +36,7 @@ struct Keys {
 #[derive(Default)]
 struct Entry {
     exclusive: bool,
-    holders: HashMap<Arc<str>, Hold>,
+    holders: BTreeMap<Arc<str>, Hold>,
 }
 
 #[derive(Clone, Copy)]
@@ -62,6 +63,24 @@ impl Entry {
         self.holders.retain(|_, hold| hold.expires(now) > now);
     }
 
+    /// Ends the claim's hold, or lets it last for `keep`. Or what stands there instead of it.
+    fn release(&mut self, claim: &Claim, keep: Duration, now: Instant) -> Option<Released> {
+        if let Some(hold) = self.holders.get_mut(&claim.token) {
+            if keep.is_zero() {
+                self.holders.remove(&claim.token);
+            } else {
+                *hold = Hold { ttl: keep, expires: now + keep, renewed: None };
+            }
+            return None;
+        }
+        // Of a share nothing is left but that it is gone; others may well be there by right.
+        if claim.mode != Mode::Exclusive || self.holders.is_empty() {
+            return Some(Released::Expired);
+        }
+        let holder = self.holders.keys().next().filter(|_| self.exclusive);
+        Some(Released::HeldByOther(holder.map(ToString::to_string)))
+    }
+
     /// When it is worth asking again, if the claim cannot be had now.
     fn refuses(&self, claim: &Claim, now: Instant) -> Option<Instant> {
         if self.holders.is_empty() || self.holders.contains_key(&claim.token) {
@@ -79,22 +98,16 @@ impl Entry {
 }
 
 impl Keys {
-    /// The holders of a key whose time is not over.
-    fn get(&mut self, key: &str) -> Option<&mut Entry> {
-        let now = Instant::now();
-        let gone = self.live.get_mut(key).is_some_and(|entry| {
-            entry.expire(now);
-            entry.holders.is_empty()
-        });
-        if gone {
-            self.live.remove(key);
-        }
-        self.live.get_mut(key)
+    /// The holders of a key whose time is not over. None of them is left where there are none.
+    fn get(&mut self, key: &str, now: Instant) -> Option<&mut Entry> {
+        let entry = self.live.get_mut(key)?;
+        entry.expire(now);
+        Some(entry)
     }
 
     /// The claim's hold on a key.
-    fn hold(&mut self, key: &str, claim: &Claim) -> Option<&mut Hold> {
-        self.get(key)?.holders.get_mut(&claim.token)
+    fn hold(&mut self, key: &str, claim: &Claim, now: Instant) -> Option<&mut Hold> {
+        self.get(key, now)?.holders.get_mut(&claim.token)
     }
 
     fn insert(&mut self, claim: &Claim, now: Instant) {
@@ -139,19 +152,20 @@ impl MemoryStore {
         let (mut keys, now) = (self.keys(), Instant::now());
         let mut found = Released::Done;
         for key in &claim.keys {
-            if let Some(hold) = keys.hold(key, claim) {
-                // Swept by the next look at the key.
-                *hold = Hold { ttl: keep, expires: now + keep, renewed: None };
-                if keep.is_zero() {
-                    let _ = keys.get(key);
+            let lost = match keys.live.entry(Arc::clone(key)) {
+                Vacant(_) => Some(Released::Expired),
+                Occupied(mut kept) => {
+                    let entry = kept.get_mut();
+                    entry.expire(now);
+                    let lost = entry.release(claim, keep, now);
+                    if entry.holders.is_empty() {
+                        kept.remove();
+                    }
+                    lost
                 }
-            } else if matches!(found, Released::Done) {
-                found = match keys.get(key) {
-                    Some(entry) if claim.mode == Mode::Exclusive => Released::HeldByOther(
-                        entry.holders.keys().next().filter(|_| entry.exclusive).map(ToString::to_string),
-                    ),
-                    _ => Released::Expired,
-                };
+            };
+            if let (Some(lost), Released::Done) = (lost, &found) {
+                found = lost;
             }
         }
         self.released.notify_waiters();
@@ -159,13 +173,13 @@ impl MemoryStore {
     }
 
     fn extend_claim(&self, claim: &Claim, ttl: Duration) -> bool {
-        let (mut keys, until) = (self.keys(), Instant::now() + ttl);
-        if claim.keys.iter().any(|key| keys.hold(key, claim).is_none()) {
+        let (mut keys, now) = (self.keys(), Instant::now());
+        if claim.keys.iter().any(|key| keys.hold(key, claim, now).is_none()) {
             return false;
         }
         for key in &claim.keys {
-            if let Some(hold) = keys.hold(key, claim) {
-                hold.expires = hold.expires.max(until);
+            if let Some(hold) = keys.hold(key, claim, now) {
+                hold.expires = hold.expires.max(now + ttl);
             }
         }
         true
@@ -180,7 +194,7 @@ impl Store for MemoryStore {
             let released = Arc::clone(&self.released).notified_owned();
             let (mut keys, now) = (self.keys(), Instant::now());
             for (index, key) in claim.keys.iter().enumerate() {
-                if let Some(again) = keys.get(key).and_then(|entry| entry.refuses(claim, now)) {
+                if let Some(again) = keys.get(key, now).and_then(|entry| entry.refuses(claim, now)) {
                     let expires_in = Some(again.saturating_duration_since(now));
                     return Ok(Attempt::Held(index, Watch { expires_in, changed: Some(Box::pin(released)) }));
                 }
@@ -197,8 +211,8 @@ impl Store for MemoryStore {
 
     fn look<'a>(&'a self, claim: &'a Claim) -> StoreFuture<'a, Look> {
         Box::pin(async move {
-            let mut keys = self.keys();
-            let held = claim.keys.iter().all(|key| keys.hold(key, claim).is_some());
+            let (mut keys, now) = (self.keys(), Instant::now());
+            let held = claim.keys.iter().all(|key| keys.hold(key, claim, now).is_some());
             // Nobody else can change a key before its time.
             Ok(Look { held, changed: None })
         })
@@ -207,7 +221,7 @@ impl Store for MemoryStore {
     fn renews_itself(&self, claim: &Claim, policy: Option<RenewPolicy>) -> bool {
         let (mut keys, now) = (self.keys(), Instant::now());
         for key in &claim.keys {
-            if let Some(hold) = keys.hold(key, claim) {
+            if let Some(hold) = keys.hold(key, claim, now) {
                 hold.expires = hold.expires(now);
                 hold.renewed = policy.map(|policy| (now, policy));
             }

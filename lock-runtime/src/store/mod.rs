@@ -78,8 +78,10 @@ pub(crate) enum Released {
     Done,
     /// There was no key, or no share in it.
     Expired,
-    /// There is no key, but the request had to be sent twice: an earlier sending may have deleted it.
-    DoneOrExpired,
+    /// That cannot be told, because a request had to be sent twice: the key is gone, or someone else's, and an earlier
+    /// sending may have deleted it; or it was there, and may have been set by a request that arrived late. With what was
+    /// found in its place.
+    Unclear(Option<String>),
     /// No answer before the key's time was over.
     Unanswered(StoreError),
     /// The key carried something else, which was left as it is: another token, or `None` if it is no string.
@@ -87,6 +89,21 @@ pub(crate) enum Released {
 }
 
 pub(crate) type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+impl Released {
+    /// What the answer to a second sending means, when the first may have been carried out and got no answer.
+    pub(crate) fn after_resending(self) -> Self {
+        match self {
+            // Whoever holds it now may have come after the first.
+            Self::HeldByOther(other) => Self::Unclear(other),
+            Self::Expired => Self::Unclear(None),
+            found => found,
+        }
+    }
+}
+
+/// The rest of an operation whose outcome nobody awaits.
+pub(crate) type Unwatched = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub(crate) type Answers<'a> = Pin<Box<dyn Future<Output = Vec<Result<bool, StoreError>>> + Send + 'a>>;
 
@@ -120,6 +137,14 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// The same at once, for a store that needs no input or output for it.
     fn release_now(&self, _claim: &Claim, _keep: Duration) -> Option<Released> {
         None
+    }
+
+    /// Brings to its end what was polled once on this runtime: its request is on its way. Without a runtime it is
+    /// dropped.
+    fn finish(&self, answer: Unwatched) {
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(answer);
+        }
     }
 
     /// Deletes the keys as above, sent behind an earlier request on what carries that one, so that the store sees it later. An error
@@ -205,6 +230,8 @@ pub enum StoreErrorKind {
     NoRuntime,
     /// The manager has been shut down.
     ShutDown,
+    /// The operating system gave no random bytes for a token.
+    NoRandomness,
 }
 
 impl StoreError {

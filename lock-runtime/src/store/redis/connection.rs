@@ -5,9 +5,7 @@
 //! one manager that serves several runtimes (every `#[tokio::test]`, every worker of actix-web, the runtime's own
 //! background thread) has one connection on each.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,12 +15,14 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, Pipeline, ProtocolVersion, RedisError, RedisFuture, Value,
 };
 use tokio::runtime::{Handle, Id};
-use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::task::{AbortHandle, unconstrained};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::super::{Changed, StoreError, StoreErrorKind, needs_runtime};
+use super::super::{Changed, StoreError, StoreErrorKind, Unwatched, needs_runtime};
+use super::lane::{Lane, Trouble};
 use super::script;
 use super::tracking::{Pushes, Tracking};
+use super::unawaited::Unawaited;
 
 /// Requests that may wait for the connection's task before a sender has to wait for its turn.
 const QUEUE: usize = 1024;
@@ -35,7 +35,9 @@ pub(crate) enum Channel {
     Own {
         connection: MultiplexedConnection,
         ended: Arc<AtomicBool>,
-        runtime_watch: AbortHandle,
+        tasks: [AbortHandle; 2],
+        lane: Arc<Lane>,
+        unawaited: Arc<Unawaited>,
         /// None where the server cannot push.
         tracking: Option<Arc<Tracking>>,
     },
@@ -44,8 +46,8 @@ pub(crate) enum Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        if let Self::Own { runtime_watch, tracking, .. } = self {
-            runtime_watch.abort();
+        if let Self::Own { tasks, tracking, .. } = self {
+            tasks.iter().for_each(AbortHandle::abort);
             if let Some(tracking) = tracking {
                 tracking.tell_all();
             }
@@ -54,13 +56,51 @@ impl Drop for Channel {
 }
 
 impl Link {
-    /// Sends one command; an error reply is an error.
-    pub(super) async fn send(&self, cmd: &Cmd) -> Result<Value, RedisError> {
-        let value = match &*self.0 {
-            Channel::Own { connection, .. } => connection.clone().send_packed_command(cmd).await?,
-            Channel::Given(connection) => connection.send(cmd).await?,
+    /// Sends one command, and waits for the answer until then; an error reply is an error. With `fresh`, that is the
+    /// response timeout from now, and the command may go with those of others.
+    pub(super) async fn send(&self, cmd: Cmd, give_up: Instant, fresh: bool) -> Result<Value, Trouble> {
+        let answered = match &*self.0 {
+            Channel::Own { connection, lane, .. } => {
+                let underway = lane.enter();
+                if fresh && underway.is_crowd() {
+                    return error_reply(lane.send(cmd).await?);
+                }
+                // Boxed: it is large, and no part of a request that takes the lane.
+                let mut connection = connection.clone();
+                Box::pin(timeout_at(give_up, async move { connection.send_packed_command(&cmd).await })).await
+            }
+            Channel::Given(connection) => timeout_at(give_up, connection.send(&cmd)).await,
         };
-        value.extract_error()
+        let answer = answered.map_err(|_| Trouble::Silent)?;
+        error_reply(answer.map_err(Trouble::Failed)?)
+    }
+
+    /// Sends one command behind all that were sent before. Not on a connection of the application's: that may have
+    /// reconnected meanwhile.
+    pub(super) async fn send_behind(&self, cmd: Cmd, give_up: Instant) -> Result<Value, Trouble> {
+        match &*self.0 {
+            // A request may be waiting on the lane, which one beside it would overtake.
+            Channel::Own { lane, .. } => match timeout_at(give_up, lane.send(cmd)).await {
+                Ok(answer) => error_reply(answer?),
+                Err(_) => Err(Trouble::Silent),
+            },
+            Channel::Given(_) => self.send(cmd, give_up, false).await,
+        }
+    }
+
+    /// Brings to its end what nobody awaits, and was sent on this connection. Gives it back if that is not possible.
+    pub(super) fn finish(&self, answer: Unwatched) -> Result<(), Unwatched> {
+        match &*self.0 {
+            Channel::Own { unawaited, .. } => unawaited.add(answer),
+            Channel::Given(_) => Err(answer),
+        }
+    }
+
+    /// Looks whether something has come that nobody awaits.
+    pub(super) fn look_around(&self) {
+        if let Channel::Own { unawaited, .. } = &*self.0 {
+            unawaited.look();
+        }
     }
 
     /// Sends several commands at once; each has its own answer, an error reply among them.
@@ -75,17 +115,23 @@ impl Link {
 
     /// Watches keys for changes after the commands that are sent from now on. None where changes are not told: a
     /// connection of the application's, a server or proxy without RESP3, an account that may not use it.
-    pub(super) async fn watch(&self, keys: &[Arc<str>]) -> Option<Changed> {
+    pub(super) async fn watch(&self, keys: &[Arc<str>], give_up: Instant) -> Option<Changed> {
         let Channel::Own { tracking: Some(tracking), .. } = &*self.0 else { return None };
-        let agreed = tracking
-            .agreed
-            .get_or_init(async || {
-                let mut on = redis::cmd("CLIENT");
-                on.arg("TRACKING").arg("ON");
-                self.send(&on).await.is_ok()
-            })
-            .await;
+        let agreed = match tracking.agreed.get() {
+            Some(agreed) => *agreed,
+            // Boxed: once for each connection, and what it needs would be part of every request.
+            None => Box::pin(self.agree(tracking, give_up)).await,
+        };
         agreed.then(|| tracking.watch(keys))
+    }
+
+    async fn agree(&self, tracking: &Tracking, give_up: Instant) -> bool {
+        let ask = async || {
+            let mut on = redis::cmd("CLIENT");
+            on.arg("TRACKING").arg("ON");
+            self.send(on, give_up, false).await.is_ok()
+        };
+        *tracking.agreed.get_or_init(ask).await
     }
 
     /// Takes a connection that ended or fell silent out of use. One of the application's is for it to mend.
@@ -118,6 +164,10 @@ impl Link {
     }
 }
 
+fn error_reply(answer: Value) -> Result<Value, Trouble> {
+    answer.extract_error().map_err(Trouble::Failed)
+}
+
 /// Where links come from.
 pub(crate) enum Source {
     Own(Arc<Connections>),
@@ -137,17 +187,35 @@ impl From<Given> for Source {
 }
 
 impl Source {
-    pub(super) async fn link(&self) -> Result<Link, StoreError> {
+    /// The connection of this runtime, if it has one.
+    pub(super) fn ready(&self, runtime: &Handle) -> Option<Link> {
         match self {
-            Self::Own(connections) => connections.link().await,
+            Self::Given(link) => Some(link.clone()),
+            Self::Own(connections) => connections.usable(runtime.id()),
+        }
+    }
+
+    /// The connection of this runtime, made by then if there is none.
+    pub(super) async fn link(&self, give_up: Instant) -> Result<Link, StoreError> {
+        let runtime = needs_runtime()?;
+        if let Some(link) = self.ready(&runtime) {
+            return Ok(link);
+        }
+        match self {
             Self::Given(link) => Ok(link.clone()),
+            Self::Own(connections) => {
+                let within = give_up.saturating_duration_since(Instant::now());
+                // Boxed: seldom, and what it needs would be part of every request.
+                let connected = Box::pin(timeout(within, Arc::clone(connections).connected(runtime)));
+                connected.await.unwrap_or_else(|_| Err(super::silent(within)))
+            }
         }
     }
 
     /// Takes the connection of this runtime, which fell silent, out of use.
     pub(super) fn retire_current(&self) {
-        if let (Self::Own(connections), Ok(runtime)) = (self, needs_runtime())
-            && let Some(link) = connections.slot(runtime.id()).usable()
+        if let Ok(runtime) = needs_runtime()
+            && let Some(link) = self.ready(&runtime)
         {
             link.retire();
         }
@@ -162,49 +230,55 @@ impl Source {
 pub(crate) struct Connections {
     client: Client,
     connect_timeout: Duration,
-    slots: Mutex<HashMap<Id, Arc<Slot>>>,
+    response_timeout: Duration,
+    slots: Mutex<Vec<Slot>>,
     /// The server, or what stands before it, does not know RESP3.
     resp2: AtomicBool,
 }
 
 /// The place for the connection of one runtime.
-#[derive(Default)]
 struct Slot {
-    link: Mutex<Option<Link>>,
+    runtime: Id,
+    link: Option<Link>,
     /// Held while connecting, so that those who find no connection at the same time make one.
     connecting: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Slot {
-    fn usable(&self) -> Option<Link> {
-        lock(&self.link).as_ref().filter(|link| link.is_usable()).cloned()
+    fn usable(&self) -> Option<&Link> {
+        self.link.as_ref().filter(|link| link.is_usable())
     }
 }
 
 impl Connections {
-    pub(crate) fn new(client: Client, connect_timeout: Duration) -> Self {
-        Self { client, connect_timeout, slots: Mutex::default(), resp2: AtomicBool::new(false) }
+    pub(crate) fn new(client: Client, connect_timeout: Duration, response_timeout: Duration) -> Self {
+        let (slots, resp2) = (Mutex::default(), AtomicBool::new(false));
+        Self { client, connect_timeout, response_timeout, slots, resp2 }
     }
 
-    async fn link(self: &Arc<Self>) -> Result<Link, StoreError> {
-        let runtime = needs_runtime()?;
-        let slot = self.slot(runtime.id());
-        if let Some(link) = slot.usable() {
-            return Ok(link);
-        }
-        let turn = Arc::clone(&slot.connecting).lock_owned().await;
-        if let Some(link) = slot.usable() {
+    fn usable(&self, runtime: Id) -> Option<Link> {
+        // There are few runtimes.
+        lock(&self.slots).iter().find(|slot| slot.runtime == runtime)?.usable().cloned()
+    }
+
+    /// Makes the connection of a runtime that has none.
+    async fn connected(self: Arc<Self>, runtime: Handle) -> Result<Link, StoreError> {
+        let id = runtime.id();
+        let turn = self.connecting(id).lock_owned().await;
+        if let Some(link) = self.usable(id) {
             return Ok(link);
         }
         // A task of its own: on a slow network it may take longer than the caller waits, and is there for the next.
-        let (connections, handle) = (Arc::clone(self), runtime.clone());
+        let handle = runtime.clone();
         let connecting = runtime.spawn(async move {
             let _turn = turn;
             // The handshake and the loading of the scripts included: whoever falls silent there blocks all others.
-            let within = connections.connect_timeout;
-            let connected = timeout(within, connections.connect(&handle)).await;
+            let within = self.connect_timeout;
+            let connected = timeout(within, self.connect(&handle)).await;
             let link = connected.unwrap_or_else(|_| Err(super::silent(within)))?;
-            *lock(&slot.link) = Some(link.clone());
+            if let Some(slot) = lock(&self.slots).iter_mut().find(|slot| slot.runtime == id) {
+                slot.link = Some(link.clone());
+            }
             Ok(link)
         });
         connecting
@@ -212,14 +286,17 @@ impl Connections {
             .unwrap_or_else(|_| Err(StoreError::new(StoreErrorKind::Connection, "the runtime has ended")))
     }
 
-    fn slot(&self, runtime: Id) -> Arc<Slot> {
+    /// The turn at connecting for a runtime.
+    fn connecting(&self, runtime: Id) -> Arc<tokio::sync::Mutex<()>> {
         let mut slots = lock(&self.slots);
-        if let Some(slot) = slots.get(&runtime) {
-            return Arc::clone(slot);
+        if let Some(slot) = slots.iter().find(|slot| slot.runtime == runtime) {
+            return Arc::clone(&slot.connecting);
         }
         // A new runtime is rare: the time to forget those that have ended. One that is being connected is in use.
-        slots.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.usable().is_some());
-        Arc::clone(slots.entry(runtime).or_default())
+        slots.retain(|slot| Arc::strong_count(&slot.connecting) > 1 || slot.usable().is_some());
+        let connecting = Arc::default();
+        slots.push(Slot { runtime, link: None, connecting: Arc::clone(&connecting) });
+        connecting
     }
 
     async fn connect(&self, runtime: &Handle) -> Result<Link, StoreError> {
@@ -241,13 +318,19 @@ impl Connections {
             }
         }
         let flag = EndedOnDrop(Arc::clone(&ended));
-        // Dropped by the runtime when it ends, and with it the task that drives the connection.
-        let runtime_watch = runtime.spawn(async move {
+        let lane = Arc::new(Lane::new(self.response_timeout));
+        let run = lane.run(connection.clone());
+        // Dropped by the runtime when it ends, as is the task that drives the connection.
+        let lane_task = runtime.spawn(async move {
             let _flag = flag;
-            pending::<()>().await;
+            // It waits for nothing that it could go on with for long, and must not leave a request for its next turn.
+            unconstrained(run).await;
         });
-        let runtime_watch = runtime_watch.abort_handle();
-        Ok(Link(Arc::new(Channel::Own { connection, ended, runtime_watch, tracking })))
+        let unawaited = Arc::<Unawaited>::default();
+        let watched = Arc::clone(&unawaited);
+        let watch = runtime.spawn(async move { watched.run().await });
+        let tasks = [lane_task.abort_handle(), watch.abort_handle()];
+        Ok(Link(Arc::new(Channel::Own { connection, ended, tasks, lane, unawaited, tracking })))
     }
 
     /// Opens a connection that can be told of changes if the server knows how.

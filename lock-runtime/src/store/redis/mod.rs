@@ -1,23 +1,27 @@
 //! Locks in one Redis (or compatible) server: plain string keys, as every other client of the field writes them.
 
 mod connection;
+mod lane;
+mod request;
 mod script;
 mod tracking;
+mod unawaited;
 
 use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, RedisError, Value};
+use redis::{Pipeline, RedisError, Value};
 use tokio::time::{Instant, timeout};
 
 pub(crate) use connection::{Connections, Given};
 use connection::{Link, Source};
-use script::Invocation;
+use lane::Trouble;
+use request::{By, Request};
 
 use super::{
     Answers, Attempt, Changed, Claim, Flight, Look, Mode, Released, Store, StoreError, StoreErrorKind,
-    StoreFuture, Watch, needs_runtime,
+    StoreFuture, Unwatched, Watch, needs_runtime,
 };
 
 pub(crate) struct RedisStore {
@@ -33,92 +37,85 @@ impl RedisStore {
     /// Makes the first connection, so that a wrong URL or a dead server shows at start-up.
     pub(crate) async fn probe(&self, within: Duration) -> Result<(), StoreError> {
         needs_runtime()?;
-        timeout(within, self.source.link()).await.unwrap_or_else(|_| Err(silent(within))).map(drop)
+        self.source.link(Instant::now() + within).await.map(drop)
     }
 
-    /// Sends `first`, and if its connection ended before the answer, `again` over a new one: once, since a command
-    /// on a connection that ended while it was idle is the ordinary case, and a second failure is news.
+    /// Sends a request, and if its connection ended before the answer, once more over a new one: once, since a command
+    /// on a connection that ended while it was idle is the ordinary case, and a second failure is news. A script goes by
+    /// its hash first, and by its text if the server does not know it.
     ///
     /// All of it within the response timeout. A connection that did not answer in time is not used again. With
     /// `watched`, the answer comes with what tells of the next change of any of those keys.
     async fn ask(
         &self,
-        first: &(dyn Fn() -> Cmd + Sync),
-        again: &(dyn Fn() -> Cmd + Sync),
+        request: Request<'_>,
         flight: &Flight,
         watched: &[Arc<str>],
     ) -> Result<Answer, Failure> {
-        needs_runtime()?;
-        let mut used: Option<Link> = None;
-        let exchange = async {
-            let mut resent = false;
-            loop {
-                let link = self.source.link().await?;
-                used = Some(link.clone());
-                let changed = if watched.is_empty() { None } else { link.watch(watched).await };
-                flight.departs(link.carrier());
-                let command = if resent { again() } else { first() };
-                match link.send(&command).await {
-                    Ok(value) => {
+        let (mut request, mut by, mut resent) = (request, By::Hash, false);
+        let runtime = needs_runtime()?;
+        let give_up = Instant::now() + self.response_timeout;
+        // Whether all of the time is left.
+        let mut fresh = true;
+        loop {
+            let link = match self.source.ready(&runtime) {
+                Some(link) => link,
+                None => {
+                    fresh = false;
+                    self.source.link(give_up).await?
+                }
+            };
+            let changed = if watched.is_empty() { None } else { link.watch(watched, give_up).await };
+            link.look_around();
+            flight.departs(link.carrier());
+            match link.send(request.command(by), give_up, std::mem::take(&mut fresh)).await {
+                Ok(value) => {
+                    flight.lands();
+                    return Ok(Answer { value, resent, changed });
+                }
+                Err(Trouble::Silent) => {
+                    link.retire();
+                    return Err(Failure::Store(silent(self.response_timeout)));
+                }
+                Err(Trouble::Failed(error)) if error.code() == Some("NOSCRIPT") && by == By::Hash => {
+                    flight.lands();
+                    by = By::Text;
+                }
+                // An error reply: the server did not do it, unless a script had begun to.
+                Err(Trouble::Failed(error)) if error.code().is_some() => {
+                    if !is_from_within_a_script(&error) {
                         flight.lands();
-                        return Ok(Answer { value, resent, changed });
                     }
-                    // An error reply: the server did not do it, unless a script had begun to.
-                    Err(error) if error.code().is_some() => {
-                        if !is_from_within_a_script(&error) {
-                            flight.lands();
-                        }
-                        return Err(Failure::Reply(error));
+                    return Err(Failure::Reply(error));
+                }
+                Err(Trouble::Failed(error)) => {
+                    link.retire();
+                    let kind = if error.is_io_error() {
+                        StoreErrorKind::Connection
+                    } else {
+                        StoreErrorKind::Nonsense
+                    };
+                    if resent || kind == StoreErrorKind::Nonsense || !self.source.reconnects() {
+                        return Err(Failure::Store(StoreError::new(kind, error.to_string())));
                     }
-                    Err(error) => {
-                        link.retire();
-                        let kind = if error.is_io_error() {
-                            StoreErrorKind::Connection
-                        } else {
-                            StoreErrorKind::Nonsense
-                        };
-                        if resent || kind == StoreErrorKind::Nonsense || !self.source.reconnects() {
-                            return Err(Failure::Store(StoreError::new(kind, error.to_string())));
-                        }
-                        resent = true;
-                    }
+                    (request, by, resent) = (request.again(), By::Text, true);
                 }
             }
-        };
-        let answered = timeout(self.response_timeout, exchange).await;
-        answered.unwrap_or_else(|_| {
-            if let Some(link) = &used {
-                link.retire();
-            }
-            Err(Failure::Store(silent(self.response_timeout)))
-        })
-    }
-
-    /// Runs a script that may be sent twice, by its hash if the server knows it.
-    async fn run(
-        &self,
-        invocation: &(dyn Fn() -> Invocation + Sync),
-        flight: &Flight,
-        watched: &[Arc<str>],
-    ) -> Result<Answer, Failure> {
-        let by_hash = || invocation().by_hash();
-        match self.ask(&by_hash, &by_hash, flight, watched).await {
-            Err(Failure::Reply(error)) if error.code() == Some("NOSCRIPT") => {
-                let by_text = || invocation().by_text();
-                self.ask(&by_text, &by_text, flight, watched).await
-            }
-            answer => answer,
         }
     }
 
     /// One pipeline of extensions.
-    async fn extend_pipeline(&self, claims: &[&Claim], by_hash: bool) -> Result<Vec<Value>, StoreError> {
-        let mut pipeline = redis::pipe();
+    async fn extend_pipeline(
+        &self,
+        claims: &[&Claim],
+        by: By,
+        give_up: Instant,
+    ) -> Result<Vec<Value>, StoreError> {
+        let mut pipeline = Pipeline::with_capacity(claims.len());
         for claim in claims {
-            let invocation = Invocation::extend(claim, claim.ttl);
-            pipeline.add_command(if by_hash { invocation.by_hash() } else { invocation.by_text() });
+            pipeline.add_command(Request::extend(claim, claim.ttl).command(by));
         }
-        let link = self.source.link().await?;
+        let link = self.source.link(give_up).await?;
         link.send_all(&pipeline, claims.len()).await.map_err(|error| {
             link.retire();
             StoreError::new(StoreErrorKind::Connection, error.to_string())
@@ -128,15 +125,10 @@ impl RedisStore {
     /// What stands at a key that is not the claim's.
     async fn found(&self, claim: &Claim, index: usize) -> Result<Released, Failure> {
         // Of a share nothing is left but that it is gone; others may well be there by right.
-        let (Mode::Exclusive, Some(key)) = (claim.mode, claim.keys.get(index)) else {
+        if claim.mode != Mode::Exclusive || index >= claim.keys.len() {
             return Ok(Released::Expired);
-        };
-        let get = || {
-            let mut get = redis::cmd("GET");
-            get.arg(&**key);
-            get
-        };
-        match self.ask(&get, &get, &Flight::default(), &[]).await {
+        }
+        match self.ask(Request::get(claim, index), &Flight::default(), &[]).await {
             Ok(Answer { value: Value::Nil, .. }) => Ok(Released::Expired),
             Ok(Answer { value: Value::BulkString(bytes), .. }) => {
                 Ok(Released::HeldByOther(Some(String::from_utf8_lossy(&bytes).into_owned())))
@@ -148,19 +140,16 @@ impl RedisStore {
     }
 
     async fn release_claim(&self, claim: &Claim, keep: Duration) -> Result<Released, Failure> {
-        let kept_until = Instant::now() + keep;
-        // Each sending counts what is left of the window: one that is sent again does not lengthen it.
-        let release = || Invocation::release(claim, kept_until.saturating_duration_since(Instant::now()));
-        let (lost, resent) = match self.run(&release, &Flight::default(), &[]).await {
+        let (lost, resent) = match self.ask(Request::release(claim, keep), &Flight::default(), &[]).await {
             Ok(Answer { value, resent, .. }) => (not_released(&value)?, resent),
             // Something else than a string stands there: not ours.
             Err(Failure::Reply(error)) if is_wrong_type(&error) => return Ok(Released::HeldByOther(None)),
             Err(failure) => return Err(failure),
         };
         let Some(lost) = lost else { return Ok(Released::Done) };
-        match self.found(claim, lost).await {
-            // The first sending got no answer. A key that is gone before its time went by that.
-            Ok(Released::Expired) if resent => Ok(Released::DoneOrExpired),
+        // Boxed: seldom, and what it needs would be part of every release.
+        match Box::pin(self.found(claim, lost)).await {
+            Ok(found) if resent => Ok(found.after_resending()),
             found => found,
         }
     }
@@ -168,48 +157,23 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn acquire<'a>(&'a self, claim: &'a Claim, flight: &'a Flight) -> StoreFuture<'a, Attempt> {
-        if !claim.is_plain() || claim.fence.is_some() {
-            return Box::pin(
-                async move { attempt(self.run(&|| Invocation::acquire(claim), flight, &[]).await?) },
-            );
-        }
-        Box::pin(async move {
-            let set = || {
-                let mut set = redis::cmd("SET");
-                set.arg(&*claim.keys[0]).arg(&*claim.token).arg("NX").arg("PX").arg(millis(claim.ttl));
-                set
-            };
-            let again = || Invocation::acquire(claim).by_text();
-            match self.ask(&set, &again, flight, &[]).await? {
-                Answer { value: Value::Okay, .. } => Ok(Attempt::Granted(0)),
-                Answer { value: Value::Nil, .. } => Ok(Attempt::Held(0, Watch::default())),
-                answer if answer.resent => attempt(answer),
-                Answer { value, .. } => Err(nonsense(&value)),
-            }
-        })
+        let plain = claim.is_plain() && claim.fence.is_none();
+        let request = if plain { Request::set(claim) } else { Request::acquire(claim) };
+        Box::pin(async move { attempt(self.ask(request, flight, &[]).await?) })
     }
 
     fn acquire_or_watch<'a>(&'a self, claim: &'a Claim, flight: &'a Flight) -> StoreFuture<'a, Attempt> {
-        Box::pin(async move { attempt(self.run(&|| Invocation::acquire(claim), flight, &claim.keys).await?) })
+        Box::pin(async move { attempt(self.ask(Request::acquire(claim), flight, &claim.keys).await?) })
     }
 
     fn look<'a>(&'a self, claim: &'a Claim) -> StoreFuture<'a, Look> {
         Box::pin(async move {
-            if !claim.is_plain() {
-                let answer = self.run(&|| Invocation::look(claim), &Flight::default(), &claim.keys).await?;
-                return Ok(Look { held: extended(answer.value)?, changed: answer.changed });
-            }
-            let get = || {
-                let mut get = redis::cmd("GET");
-                get.arg(&*claim.keys[0]);
-                get
-            };
-            match self.ask(&get, &get, &Flight::default(), &claim.keys).await {
+            match self.ask(Request::look(claim), &Flight::default(), &claim.keys).await {
                 Ok(Answer { value: Value::BulkString(token), changed, .. }) => {
                     Ok(Look { held: token == claim.token.as_bytes(), changed })
                 }
                 Ok(Answer { value: Value::Nil, changed, .. }) => Ok(Look { held: false, changed }),
-                Ok(Answer { value, .. }) => Err(nonsense(&value)),
+                Ok(Answer { value, changed, .. }) => Ok(Look { held: extended(value)?, changed }),
                 Err(Failure::Reply(error)) if is_wrong_type(&error) => {
                     Ok(Look { held: false, changed: None })
                 }
@@ -220,14 +184,15 @@ impl Store for RedisStore {
 
     fn extend_all<'a>(&'a self, claims: &'a [&'a Claim], within: Duration) -> Answers<'a> {
         Box::pin(async move {
+            let give_up = Instant::now() + within;
             let exchange = async {
-                let answers = self.extend_pipeline(claims, true).await?;
+                let answers = self.extend_pipeline(claims, By::Hash, give_up).await?;
                 // Extensions may be sent twice.
                 if answers
                     .iter()
                     .any(|answer| matches!(answer, Value::ServerError(e) if e.code() == "NOSCRIPT"))
                 {
-                    return self.extend_pipeline(claims, false).await;
+                    return self.extend_pipeline(claims, By::Text, give_up).await;
                 }
                 Ok(answers)
             };
@@ -244,12 +209,23 @@ impl Store for RedisStore {
 
     fn extend<'a>(&'a self, claim: &'a Claim, ttl: Duration) -> StoreFuture<'a, bool> {
         Box::pin(async move {
-            extended(self.run(&|| Invocation::extend(claim, ttl), &Flight::default(), &[]).await?.value)
+            extended(self.ask(Request::extend(claim, ttl), &Flight::default(), &[]).await?.value)
         })
     }
 
     fn release<'a>(&'a self, claim: &'a Claim, keep: Duration) -> StoreFuture<'a, Released> {
         Box::pin(async move { self.release_claim(claim, keep).await.map_err(StoreError::from) })
+    }
+
+    fn finish(&self, answer: Unwatched) {
+        let Ok(runtime) = needs_runtime() else { return };
+        let left = match self.source.ready(&runtime) {
+            Some(link) => link.finish(answer),
+            None => Err(answer),
+        };
+        if let Err(answer) = left {
+            runtime.spawn(answer);
+        }
     }
 
     fn release_behind<'a>(
@@ -265,18 +241,19 @@ impl Store for RedisStore {
                 ));
             };
             // By its text: there is no second try on this connection if the server has forgotten the hash.
-            let release = Invocation::release(claim, Duration::ZERO).by_text();
+            let release = Request::release(claim, Duration::ZERO).command(By::Text);
             // The request it follows has waited already. The sooner a silent connection is found out, the sooner the next
             // call can use another.
-            match timeout(self.response_timeout / 2, link.send(&release)).await {
-                Ok(Ok(value)) => match not_released(&value)? {
+            let patience = self.response_timeout / 2;
+            match link.send_behind(release, Instant::now() + patience).await {
+                Ok(value) => match not_released(&value)? {
                     None => Ok(Released::Done),
                     Some(_) => Ok(Released::Expired),
                 },
-                Ok(Err(error)) => Err(Failure::Reply(error).into()),
-                Err(_) => {
+                Err(Trouble::Failed(error)) => Err(Failure::Reply(error).into()),
+                Err(Trouble::Silent) => {
                     link.retire();
-                    Err(silent(self.response_timeout / 2))
+                    Err(silent(patience))
                 }
             }
         })
@@ -292,9 +269,11 @@ struct Answer {
     changed: Option<Changed>,
 }
 
-/// What [`script::Family::acquire`] answers.
+/// What a plain `SET`, and [`script::Family::acquire`], answer.
 fn attempt(answer: Answer) -> Result<Attempt, StoreError> {
     let numbers = match &answer.value {
+        Value::Okay => return Ok(Attempt::Granted(0)),
+        Value::Nil => return Ok(Attempt::Held(0, Watch::default())),
         Value::Array(pair) => match pair[..] {
             [Value::Int(index), Value::Int(number)] => {
                 usize::try_from(index).ok().map(|index| (index, number))
@@ -383,7 +362,7 @@ fn refused(error: &RedisError) -> StoreError {
 }
 
 fn silent(waited: Duration) -> StoreError {
-    StoreError::new(StoreErrorKind::Timeout, format!("no answer within {} ms", waited.as_millis()))
+    StoreError::new(StoreErrorKind::Timeout, format!("no answer within {} ms", millis(waited)))
 }
 
 fn nonsense(value: &Value) -> StoreError {

@@ -5,12 +5,10 @@
 //! script reads of a key also makes the server tell of the key's next change, if tracking is on.
 
 use std::sync::LazyLock;
-use std::time::Duration;
 
 use redis::Cmd;
 
 use super::super::{Claim, Mode};
-use super::millis;
 
 /// A script with its SHA-1, which is what goes over the wire once the server knows the text.
 pub(super) struct Script(LazyLock<redis::Script>, &'static str);
@@ -69,7 +67,7 @@ if #KEYS > locks then
   end
 end
 for i = 1, locks do
-  if redis.call('PTTL', KEYS[i]) < tonumber(ARGV[2]) then
+  if not mine or redis.call('PTTL', KEYS[i]) < tonumber(ARGV[2]) then
     redis.call('SET', KEYS[i], ARGV[1], 'PX', ARGV[2])
   end
 end
@@ -218,93 +216,18 @@ impl Family {
     }
 }
 
-/// A script with its keys and arguments, ready to be sent.
-pub(super) struct Invocation {
-    script: &'static Script,
-    keys: Vec<String>,
-    args: Vec<String>,
-}
-
-impl Invocation {
-    pub(super) fn acquire(claim: &Claim) -> Self {
-        let number = match claim.mode {
-            Mode::Exclusive => claim.keys.len().to_string(),
-            Mode::Shared => "0".to_owned(),
-            Mode::Permits(most) => most.to_string(),
-        };
-        let mut this = Self::new(&Family::of(claim).acquire, claim).arg(millis(claim.ttl)).text(number);
-        if let Some(expiry) = claim.fence {
-            this.keys.push(fence_key(&claim.keys[0]));
-            this = this.arg(millis(expiry));
-        }
-        this
-    }
-
-    pub(super) fn release(claim: &Claim, keep: Duration) -> Self {
-        if claim.is_plain() && keep.is_zero() {
-            return Self::new(&RELEASE, claim);
-        }
-        Self::new(&Family::of(claim).release, claim).arg(millis(keep))
-    }
-
-    pub(super) fn extend(claim: &Claim, ttl: Duration) -> Self {
-        Self::new(&Family::of(claim).extend, claim).arg(millis(ttl))
-    }
-
-    pub(super) fn look(claim: &Claim) -> Self {
-        Self::new(&Family::of(claim).look, claim)
-    }
-
-    fn new(script: &'static Script, claim: &Claim) -> Self {
-        let keys = claim.keys.iter().map(|key| String::from(&**key)).collect();
-        Self { script, keys, args: vec![claim.token.to_string()] }
-    }
-
-    fn arg(self, number: u64) -> Self {
-        self.text(number.to_string())
-    }
-
-    fn text(mut self, text: String) -> Self {
-        self.args.push(text);
-        self
-    }
-
-    /// `EVALSHA`: a server that does not know the script answers NOSCRIPT.
-    pub(super) fn by_hash(&self) -> Cmd {
-        let mut cmd = redis::cmd("EVALSHA");
-        cmd.arg(self.script.0.get_hash()).arg(self.keys.len()).arg(&self.keys).arg(&self.args);
-        cmd
-    }
-
-    /// `EVAL`: runs it, and lets the server know it.
-    pub(super) fn by_text(&self) -> Cmd {
-        let mut cmd = redis::cmd("EVAL");
-        cmd.arg(self.script.1).arg(self.keys.len()).arg(&self.keys).arg(&self.args);
-        cmd
-    }
-}
-
 impl Script {
+    pub(super) fn hash(&self) -> &str {
+        self.0.get_hash()
+    }
+
+    pub(super) fn text(&self) -> &'static str {
+        self.1
+    }
+
     pub(super) fn load(&self) -> Cmd {
         let mut cmd = redis::cmd("SCRIPT");
         cmd.arg("LOAD").arg(self.1);
         cmd
-    }
-}
-
-/// Where a lock's fencing tokens are counted: beside it in the same slot of a cluster, under a prefix of its own.
-fn fence_key(key: &str) -> String {
-    let has_tag = key.split_once('{').and_then(|(_, tag)| tag.find('}')).is_some_and(|length| length > 0);
-    if has_tag { format!("fence:{key}") } else { format!("fence:{{{key}}}") }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fence_is_in_its_locks_slot() {
-        assert_eq!(fence_key("lock:order:123"), "fence:{lock:order:123}");
-        assert_eq!(fence_key("lock:{order:123}:x"), "fence:lock:{order:123}:x");
     }
 }
