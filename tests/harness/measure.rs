@@ -12,6 +12,12 @@ impl Sample {
         self.0.push(number);
     }
 
+    /// All of them, in the order in which they were taken.
+    #[must_use]
+    pub fn numbers(&self) -> &[f64] {
+        &self.0
+    }
+
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -51,6 +57,14 @@ impl Sample {
     #[must_use]
     pub fn over(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(this, other)| this / other).collect())
+    }
+
+    /// The least number of each round, of several samples.
+    #[must_use]
+    pub fn least_of(samples: impl IntoIterator<Item = Self>) -> Self {
+        let least =
+            |one: Self, other: Self| Self(one.0.iter().zip(&other.0).map(|(a, b)| a.min(*b)).collect());
+        samples.into_iter().reduce(least).unwrap_or_default()
     }
 
     /// The median, and the smallest and largest number: `0.97 (0.95–0.99)`.
@@ -95,7 +109,7 @@ impl Table {
     #[must_use]
     pub fn markdown(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column| {
+        let width = |column: usize| {
             self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
         };
         let widths: Vec<_> = (0..columns).map(|column| width(column).unwrap_or(0).max(3)).collect();

@@ -63,12 +63,25 @@ impl RedisServer {
         Self::start_with(&[]).await
     }
 
+    /// A server that persists nothing, for a program that measures.
+    ///
+    /// The other ways to start one keep this process' [events awake](crate::events::keep_awake), and a lock that
+    /// reports to somebody is not as fast as one that reports to nobody.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    pub async fn start_to_measure() -> Self {
+        Self::launch(&[], false).await
+    }
+
     /// As [`start`](Self::start), with more arguments for `redis-server`; they win over the harness' own.
     ///
     /// # Panics
     ///
     /// As [`start`](Self::start), and if the server refuses an argument.
     pub async fn start_with(args: &[&str]) -> Self {
+        crate::events::keep_awake();
         Self::launch(args, false).await
     }
 
@@ -78,11 +91,11 @@ impl RedisServer {
     ///
     /// As [`start`](Self::start).
     pub async fn start_aof() -> Self {
+        crate::events::keep_awake();
         Self::launch(&["--appendonly", "yes", "--appendfsync", "always"], true).await
     }
 
     async fn launch(args: &[&str], keeps_data: bool) -> Self {
-        crate::events::keep_awake();
         let args: Vec<String> = args.iter().map(ToString::to_string).collect();
         let inner = blocking(move || {
             for _ in 0..10 {
