@@ -17,7 +17,7 @@ use crate::guard::ReleaseOutcome;
 use crate::lease::Lease;
 use crate::manager::LockManager;
 use crate::renew::{RenewPolicy, Renewal, Renewals};
-use crate::store::{Flight, Released, StoreError};
+use crate::store::{Flight, Released, StoreError, Unwatched};
 
 /// A lock that has to be released, and what else ends with it.
 pub(crate) struct Release {
@@ -52,22 +52,39 @@ impl Release {
         self.begin();
         let tried = std::mem::replace(&mut self.tried, true);
         let found = self.lease.manager().store().release(self.lease.claim(), self.lease.keep()).await?;
-        Ok(self.conclude(&match found {
-            // A request of the acquisition that strayed may have set the key anew after the lease was over.
-            Released::Done if self.flight.has_strayed() && self.lease.is_lost() => Released::Unclear(None),
-            found if tried => found.after_resending(),
-            found => found,
-        }))
+        Ok(self.conclude(if tried { found.after_resending() } else { found }))
     }
 
-    /// Gives the turn to the caller before the release is answered. Whoever is refused until then waits for it.
-    pub(crate) fn step_aside(&mut self) -> (Option<Places>, Pending) {
+    /// Begins it for a caller who does not await the answer: gives the turn back, to be handed on when the request is
+    /// on its way, and notes that it is being released; whoever is refused until then waits for it. None if the store
+    /// needs no request and it is done.
+    pub(crate) fn begin_unwatched(&mut self) -> Option<(Option<Places>, Pending)> {
+        self.begin();
         let manager = self.lease.manager();
+        if let Some(found) = manager.store().release_now(self.lease.claim(), self.lease.keep()) {
+            self.conclude(found);
+            return None;
+        }
+        // Until something else is known.
+        self.tried = true;
         let releasing = match &self.places {
             Some(places) => places.releasing(),
             None => manager.gate().releasing(&self.lease.claim().keys, false),
         };
-        (self.places.take(), manager.background().ledger.enter(releasing))
+        let pending = manager.background().ledger.enter(releasing);
+        Some((self.places.take(), pending))
+    }
+
+    /// Ends it with what the store said.
+    pub(crate) fn end_unwatched(mut self, answer: Unwatched) {
+        self.tried = answer == Unwatched::Unanswered;
+        if answer == Unwatched::Done {
+            self.conclude(Released::Done);
+            self.finish();
+        } else {
+            // Looks again, and finds out what stands there.
+            self.in_background();
+        }
     }
 
     /// What remains once the answer is known: an earlier sending of the acquisition may still arrive.
@@ -82,7 +99,7 @@ impl Release {
     pub(crate) fn in_background(mut self) {
         self.begin();
         if let Some(found) = self.lease.manager().store().release_now(self.lease.claim(), self.lease.keep()) {
-            self.conclude(&found);
+            self.conclude(found);
             return;
         }
         let manager = self.lease.manager().clone();
@@ -99,9 +116,14 @@ impl Release {
         }
     }
 
-    fn conclude(&self, found: &Released) -> ReleaseOutcome {
+    fn conclude(&self, found: Released) -> ReleaseOutcome {
         let ending = self.ending.unwrap_or_else(|| Ending::of(&self.lease, Instant::now()));
-        events::released(&self.lease, ending, found)
+        let found = match found {
+            // A request of the acquisition that strayed may have set the key anew after the lease was over.
+            Released::Done if self.flight.has_strayed() && self.lease.is_lost() => Released::Unclear(None),
+            found => found,
+        };
+        events::released(&self.lease, ending, &found)
     }
 
     async fn run(mut self, pending: Pending) {
@@ -109,7 +131,7 @@ impl Release {
         while let Err(error) = self.attempt_in_turn().await {
             if Instant::now() >= self.lease.ends_by() {
                 // The key has ended by itself, if it was still there.
-                self.conclude(&Released::Unanswered(error));
+                self.conclude(Released::Unanswered(error));
                 break;
             }
             sleep(pause).await;

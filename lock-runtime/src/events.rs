@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+#[cfg(feature = "metrics")]
+use crate::counters;
 use crate::error::LockError;
 use crate::guard::ReleaseOutcome;
 use crate::lease::Lease;
@@ -86,14 +88,14 @@ pub(crate) fn acquisition(lease: &Lease, waited: Duration, outcome: Acquired<'_>
             "cancelled"
         }
     };
-    metrics::acquisition(lease, waited, word);
+    counters::acquisition(lease, waited, word);
 }
 
 /// Reports a loss while the body runs.
 pub(crate) fn lost(lease: &Lease, outcome: &'static str, how: &'static str) {
     let held_ms = millis(lease.held().0);
     event!(warn, lease, held_ms, outcome, "lock was lost while its body was running: {how}");
-    metrics::lost(lease, outcome);
+    counters::lost(lease, outcome);
 }
 
 /// Reports that a lease is no longer renewed.
@@ -173,7 +175,7 @@ pub(crate) fn released(lease: &Lease, ending: Ending, found: &Released) -> Relea
             "body used most of its lock's ttl: make the ttl longer or the body shorter"
         );
     }
-    metrics::released(lease, ending, word);
+    counters::released(lease, ending.held, share, word);
     answer
 }
 
@@ -181,57 +183,15 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-#[cfg(feature = "metrics")]
-mod metrics {
-    use std::time::Duration;
-
-    use metrics::{Label, SharedString, counter, histogram};
-
-    use super::Ending;
-    use crate::lease::Lease;
-
-    pub(super) fn acquisition(lease: &Lease, waited: Duration, outcome: &'static str) {
-        counter!("redis_lock_acquisitions_total", labels(lease, outcome)).increment(1);
-        histogram!("redis_lock_wait_seconds", labels(lease, outcome)).record(waited);
-    }
-
-    pub(super) fn released(lease: &Lease, ending: Ending, outcome: &'static str) {
-        counter!("redis_lock_releases_total", labels(lease, outcome)).increment(1);
-        histogram!("redis_lock_hold_seconds", labels(lease, outcome)).record(ending.held);
-        if let Some(share) = ending.share {
-            histogram!("redis_lock_ttl_share", labels(lease, outcome)).record(share);
-        }
-    }
-
-    pub(super) fn lost(lease: &Lease, outcome: &'static str) {
-        counter!("redis_lock_losses_total", labels(lease, outcome)).increment(1);
-    }
-
-    /// Never the key: it would make a series of its own for every order.
-    fn labels(lease: &Lease, outcome: &'static str) -> Vec<Label> {
-        let site = lease.site();
-        let function = match site.function() {
-            crate::site::Function::Path(path) => SharedString::from(path),
-            caller @ crate::site::Function::Caller(_) => SharedString::from(caller.to_string()),
-        };
-        vec![
-            Label::from_static_parts("template", site.template()),
-            Label::new("function", function),
-            Label::from_static_parts("outcome", outcome),
-        ]
-    }
-}
-
 #[cfg(not(feature = "metrics"))]
-mod metrics {
+mod counters {
     use std::time::Duration;
 
-    use super::Ending;
     use crate::lease::Lease;
 
     pub(super) fn acquisition(_: &Lease, _: Duration, _: &'static str) {}
 
     pub(super) fn lost(_: &Lease, _: &'static str) {}
 
-    pub(super) fn released(_: &Lease, _: Ending, _: &'static str) {}
+    pub(super) fn released(_: &Lease, _: Duration, _: Option<f64>, _: &'static str) {}
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
+use crate::few::Few;
 use crate::lease::Lease;
 use crate::sharing::{Sharing, StandBack};
 use crate::store::{StoreError, needs_runtime};
@@ -627,12 +628,12 @@ impl Places {
 /// A release or clean-up whose answer is not known yet.
 pub(crate) struct Releasing {
     /// One for each key; never empty.
-    visits: Vec<Visit>,
+    visits: Few<Visit>,
     cleaning: bool,
 }
 
 impl Releasing {
-    fn new(visits: Vec<Visit>, cleaning: bool) -> Self {
+    fn new(visits: Few<Visit>, cleaning: bool) -> Self {
         for visit in &visits {
             let mut entry = visit.entry();
             entry.unanswered += 1;

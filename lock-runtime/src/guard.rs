@@ -1,10 +1,8 @@
 //! The held lock.
 
 use std::fmt;
-use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::task::{Context, Waker};
 
 use crate::background::Release;
 use crate::lease::Lease;
@@ -76,21 +74,25 @@ impl LockGuard {
         }
     }
 
-    /// Puts the release on the connection, lets the next one ask, and lets someone else await the answer.
+    /// Puts the release on the connection, lets the next one ask, and leaves what is answered to the store.
     pub(crate) fn release_unawaited(mut self) {
         let Some(release) = &mut self.release else { return };
-        let (place, releasing) = release.step_aside();
-        let manager = self.lease.manager().clone();
-        let mut answer = Box::pin(async move {
-            self.release().await;
+        let lease = Arc::clone(&self.lease);
+        let Some((places, releasing)) = release.begin_unwatched() else {
+            // It needed no answer.
+            self.release = None;
+            return;
+        };
+        // A guard that is dropped untold leaves its release to the background.
+        let told = Box::new(move |answer| {
+            if let Some(release) = self.release.take() {
+                release.end_unwatched(answer);
+            }
             drop(releasing);
         });
-        // Outside a runtime it is dropped, and thereby left to the background thread.
-        if answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            manager.store().finish(answer);
-        }
+        lease.manager().store().release_unwatched(lease.claim(), lease.keep(), told);
         // Only now: the next one's request must not overtake the release.
-        drop(place);
+        drop(places);
     }
 
     pub(crate) fn lease(&self) -> &Arc<Lease> {

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
+use crate::few::Few;
 use crate::site::Site;
 
 /// The longest rendered key, in bytes, without the manager's prefix.
@@ -121,7 +122,7 @@ impl Keys {
 
     /// The full keys, sorted and without duplicates: in whatever order callers name them, they ask in the same one.
     /// Or a key to name in the error, and what is wrong.
-    pub(crate) fn finish(self, prefix: &str) -> Result<Vec<Arc<str>>, (String, KeyFault)> {
+    pub(crate) fn finish(self, prefix: &str) -> Result<Few<Arc<str>>, (String, KeyFault)> {
         let full = |key: Key| match key.finish() {
             (mut text, None) => {
                 text.insert_str(0, prefix);
@@ -133,7 +134,7 @@ impl Keys {
             }
         };
         let keys = match self {
-            Self::One(key) => return Ok(vec![full(key)?]),
+            Self::One(key) => return Ok(Few::one(full(key)?)),
             Self::Several(keys) => keys,
         };
         if keys.is_empty() {
@@ -145,7 +146,7 @@ impl Keys {
         if keys.len() > MAX_KEYS {
             return Err((prefix.to_owned(), KeyFault::TooManyKeys));
         }
-        Ok(keys)
+        Ok(Few::Many(keys))
     }
 }
 

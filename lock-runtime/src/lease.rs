@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::error::{LockError, LockName, OptionFault};
 use crate::events;
+use crate::few::Few;
 use crate::manager::LockManager;
 use crate::renew::{RenewPolicy, Renewal, period};
 use crate::site::Site;
@@ -117,7 +118,7 @@ impl Lease {
     /// The lease of a call that can never acquire: nobody sees it.
     pub(crate) fn of_nothing(site: Site) -> Self {
         let token = Token::nil();
-        let (keys, mode) = (vec!["".into()], Mode::default());
+        let (keys, mode) = (Few::one("".into()), Mode::default());
         let claim = Claim { keys, token: token.shared(), ttl: Duration::ZERO, mode, fence: None };
         Self::new(LockManager::in_memory(), site, claim, token)
     }

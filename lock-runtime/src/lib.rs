@@ -2,8 +2,11 @@
 
 mod background;
 mod call;
+#[cfg(feature = "metrics")]
+mod counters;
 mod error;
 mod events;
+mod few;
 mod gate;
 mod guard;
 mod key;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use crate::few::Few;
 use crate::renew::RenewPolicy;
 
 pub(crate) mod memory;
@@ -18,7 +19,7 @@ pub(crate) mod redis;
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
     /// Sorted, without duplicates, never empty.
-    pub(crate) keys: Vec<Arc<str>>,
+    pub(crate) keys: Few<Arc<str>>,
     pub(crate) token: Arc<str>,
     pub(crate) ttl: Duration,
     pub(crate) mode: Mode,
@@ -102,8 +103,21 @@ impl Released {
     }
 }
 
-/// The rest of an operation whose outcome nobody awaits.
-pub(crate) type Unwatched = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// What became of a release that nobody awaits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unwatched {
+    /// Every key carried the token and is gone, or is kept as long as was asked.
+    Done,
+    /// Answered at its first sending: a key was not the claim's.
+    Lost,
+    /// Not answered, and perhaps carried out.
+    Unanswered,
+    /// Not sent.
+    Unsent,
+}
+
+/// Who is told of that.
+pub(crate) type Told = Box<dyn FnOnce(Unwatched) + Send>;
 
 pub(crate) type Answers<'a> = Pin<Box<dyn Future<Output = Vec<Result<bool, StoreError>>> + Send + 'a>>;
 
@@ -139,12 +153,10 @@ pub(crate) trait Store: Send + Sync + 'static {
         None
     }
 
-    /// Brings to its end what was polled once on this runtime: its request is on its way. Without a runtime it is
-    /// dropped.
-    fn finish(&self, answer: Unwatched) {
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(answer);
-        }
+    /// The same for one that nobody awaits. It is on its way when this returns, behind all that this runtime has asked
+    /// for before; `told` is dropped where its answer can no longer come.
+    fn release_unwatched(&self, _claim: &Claim, _keep: Duration, told: Told) {
+        told(Unwatched::Unsent);
     }
 
     /// Deletes the keys as above, sent behind an earlier request on what carries that one, so that the store sees it later. An error

@@ -55,7 +55,7 @@ tracing = {{ version = "0.1", default-features = false, features = ["attributes"
     Package::new(root, name, &dependencies)
 }
 
-/// As many functions that call each other, from `level_1`, which waits for something that is no lock, to the outermost.
+/// As many functions that call each other. The innermost is `level_1`, which awaits something that is no lock.
 pub(crate) fn nest(kind: Kind, depth: usize) -> String {
     let mut source = String::new();
     for level in 1..=depth {

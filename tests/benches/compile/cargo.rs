@@ -154,6 +154,11 @@ impl Times {
     }
 }
 
+/// How one sample compares with another of the same rounds, or with itself.
+pub(crate) fn ratio(sample: &Sample, other: &Sample) -> String {
+    if std::ptr::eq(sample, other) { "1".to_owned() } else { sample.over(other).spread(2) }
+}
+
 /// The seconds of CPU time that went to child processes which have ended, and to theirs.
 ///
 /// Linux only: `cutime` and `cstime` in `/proc/self/stat` grow by a child's times, and by those of its own children,

@@ -6,7 +6,7 @@ use std::path::Path;
 use tests::measure::{Sample, Table};
 
 use crate::annotated::{self, Kind};
-use crate::cargo::{Package, Times};
+use crate::cargo::{Package, Times, ratio};
 
 const FUNCTIONS: usize = 500;
 
@@ -127,7 +127,7 @@ fn table(command: &str, times: &[Times; 3]) -> Table {
     let [plain, instrument, _] = times;
     for (kind, times) in Kind::ALL.iter().zip(times) {
         let cells = |own: &Sample, plain: &Sample, instrument: &Sample| {
-            [own.spread(2), own.over(plain).spread(2), own.over(instrument).spread(2)]
+            [own.spread(2), ratio(own, plain), ratio(own, instrument)]
         };
         let cpu = cells(&times.cpu, &plain.cpu, &instrument.cpu);
         let wall = cells(&times.wall, &plain.wall, &instrument.wall);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tests::measure::Table;
 
-use crate::cargo::{Package, Times, member};
+use crate::cargo::{Package, Times, member, ratio};
 
 const ROUNDS: usize = 3;
 
@@ -84,9 +84,9 @@ fn compare(what: &str, mut candidates: Vec<Candidate>) {
             (*title).to_owned(),
             package.crates().len().to_string(),
             times.cpu.spread(2),
-            times.cpu.over(&leanest.times.cpu).spread(2),
+            ratio(&times.cpu, &leanest.times.cpu),
             times.wall.spread(2),
-            times.wall.over(&leanest.times.wall).spread(2),
+            ratio(&times.wall, &leanest.times.wall),
         ]);
     }
     println!("{}", table.markdown());

@@ -2,7 +2,7 @@
 //! the crates that come along.
 //!
 //! ```console
-//! $ cargo bench -p tests --bench compile             # everything, about six minutes on two cores
+//! $ cargo bench -p tests --bench compile             # everything, about ten minutes on two cores
 //! $ cargo bench -p tests --bench compile -- sizes    # some parts: check, sizes, nesting, build
 //! ```
 //!

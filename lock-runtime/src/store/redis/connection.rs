@@ -18,11 +18,10 @@ use tokio::runtime::{Handle, Id};
 use tokio::task::{AbortHandle, unconstrained};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::super::{Changed, StoreError, StoreErrorKind, Unwatched, needs_runtime};
+use super::super::{Changed, StoreError, StoreErrorKind, Told, Unwatched, needs_runtime};
 use super::lane::{Lane, Trouble};
 use super::script;
 use super::tracking::{Pushes, Tracking};
-use super::unawaited::Unawaited;
 
 /// Requests that may wait for the connection's task before a sender has to wait for its turn.
 const QUEUE: usize = 1024;
@@ -32,25 +31,33 @@ const QUEUE: usize = 1024;
 pub(crate) struct Link(Arc<Channel>);
 
 pub(crate) enum Channel {
-    Own {
-        connection: MultiplexedConnection,
-        ended: Arc<AtomicBool>,
-        tasks: [AbortHandle; 2],
-        lane: Arc<Lane>,
-        unawaited: Arc<Unawaited>,
-        /// None where the server cannot push.
-        tracking: Option<Arc<Tracking>>,
-    },
+    Own { connection: MultiplexedConnection, state: Arc<State>, lane: Arc<Lane>, lane_task: AbortHandle },
     Given(Box<dyn GivenConnection>),
 }
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        if let Self::Own { tasks, tracking, .. } = self {
-            tasks.iter().for_each(AbortHandle::abort);
-            if let Some(tracking) = tracking {
-                tracking.tell_all();
-            }
+        if let Self::Own { state, lane_task, .. } = self {
+            lane_task.abort();
+            state.retire();
+        }
+    }
+}
+
+/// What is known of a connection of our own.
+pub(super) struct State {
+    ended: Arc<AtomicBool>,
+    /// None where the server cannot push.
+    tracking: Option<Arc<Tracking>>,
+}
+
+impl State {
+    /// It has ended or fallen silent, and nothing is to be sent on it any more.
+    pub(super) fn retire(&self) {
+        self.ended.store(true, Ordering::Release);
+        // Whoever waits for news on it would wait for ever.
+        if let Some(tracking) = &self.tracking {
+            tracking.tell_all();
         }
     }
 }
@@ -62,7 +69,7 @@ impl Link {
         let answered = match &*self.0 {
             Channel::Own { connection, lane, .. } => {
                 let underway = lane.enter();
-                if fresh && underway.is_crowd() {
+                if fresh && (underway.is_crowd() || lane.is_used()) {
                     return error_reply(lane.send(cmd).await?);
                 }
                 // Boxed: it is large, and no part of a request that takes the lane.
@@ -88,18 +95,11 @@ impl Link {
         }
     }
 
-    /// Brings to its end what nobody awaits, and was sent on this connection. Gives it back if that is not possible.
-    pub(super) fn finish(&self, answer: Unwatched) -> Result<(), Unwatched> {
+    /// Sends the command of a release whose answer nobody awaits.
+    pub(super) fn send_unwatched(&self, cmd: Cmd, told: Told) {
         match &*self.0 {
-            Channel::Own { unawaited, .. } => unawaited.add(answer),
-            Channel::Given(_) => Err(answer),
-        }
-    }
-
-    /// Looks whether something has come that nobody awaits.
-    pub(super) fn look_around(&self) {
-        if let Channel::Own { unawaited, .. } = &*self.0 {
-            unawaited.look();
+            Channel::Own { lane, .. } => lane.send_unwatched(cmd, told),
+            Channel::Given(_) => told(Unwatched::Unsent),
         }
     }
 
@@ -116,7 +116,8 @@ impl Link {
     /// Watches keys for changes after the commands that are sent from now on. None where changes are not told: a
     /// connection of the application's, a server or proxy without RESP3, an account that may not use it.
     pub(super) async fn watch(&self, keys: &[Arc<str>], give_up: Instant) -> Option<Changed> {
-        let Channel::Own { tracking: Some(tracking), .. } = &*self.0 else { return None };
+        let Channel::Own { state, .. } = &*self.0 else { return None };
+        let tracking = state.tracking.as_ref()?;
         let agreed = match tracking.agreed.get() {
             Some(agreed) => *agreed,
             // Boxed: once for each connection, and what it needs would be part of every request.
@@ -136,18 +137,14 @@ impl Link {
 
     /// Takes a connection that ended or fell silent out of use. One of the application's is for it to mend.
     pub(super) fn retire(&self) {
-        if let Channel::Own { ended, .. } = &*self.0 {
-            ended.store(true, Ordering::Release);
-        }
-        // Whoever waits for news on it would wait for ever.
-        if let Channel::Own { tracking: Some(tracking), .. } = &*self.0 {
-            tracking.tell_all();
+        if let Channel::Own { state, .. } = &*self.0 {
+            state.retire();
         }
     }
 
     pub(super) fn is_usable(&self) -> bool {
         match &*self.0 {
-            Channel::Own { ended, .. } => !ended.load(Ordering::Acquire),
+            Channel::Own { state, .. } => !state.ended.load(Ordering::Acquire),
             Channel::Given(_) => true,
         }
     }
@@ -317,20 +314,13 @@ impl Connections {
                 return Err(self.failed(&error));
             }
         }
-        let flag = EndedOnDrop(Arc::clone(&ended));
+        let state = Arc::new(State { ended, tracking });
         let lane = Arc::new(Lane::new(self.response_timeout));
-        let run = lane.run(connection.clone());
-        // Dropped by the runtime when it ends, as is the task that drives the connection.
-        let lane_task = runtime.spawn(async move {
-            let _flag = flag;
-            // It waits for nothing that it could go on with for long, and must not leave a request for its next turn.
-            unconstrained(run).await;
-        });
-        let unawaited = Arc::<Unawaited>::default();
-        let watched = Arc::clone(&unawaited);
-        let watch = runtime.spawn(async move { watched.run().await });
-        let tasks = [lane_task.abort_handle(), watch.abort_handle()];
-        Ok(Link(Arc::new(Channel::Own { connection, ended, tasks, lane, unawaited, tracking })))
+        // Dropped by the runtime when it ends, as is the task that drives the connection. It waits for nothing that it
+        // could go on with for long, and must not leave a request for its next turn.
+        let lane_task = runtime.spawn(unconstrained(lane.run(connection.clone(), Arc::clone(&state))));
+        let lane_task = lane_task.abort_handle();
+        Ok(Link(Arc::new(Channel::Own { connection, state, lane, lane_task })))
     }
 
     /// Opens a connection that can be told of changes if the server knows how.
@@ -377,14 +367,6 @@ fn knows_no_resp3(error: &RedisError) -> bool {
     // Not any `ERR`: "max number of clients reached" is one, too, and passes.
     let unknown = || error.to_string().to_lowercase().contains("unknown command");
     error.kind() == ErrorKind::RESP3NotSupported || error.code() == Some("NOPROTO") || unknown()
-}
-
-struct EndedOnDrop(Arc<AtomicBool>);
-
-impl Drop for EndedOnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
 }
 
 /// A connection that the application made, whatever its type.

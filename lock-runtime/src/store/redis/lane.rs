@@ -1,8 +1,8 @@
 //! The lane: requests of many callers at once, sent together.
 //!
 //! A request by itself costs the connection a message, a reply channel and a timer. Where many are under way anyway,
-//! those that come up until the lane's task has its turn go as one pipeline instead. Requests on the lane keep their
-//! order.
+//! and where nobody awaits the answer, those that come up until the lane's task has its turn go as one pipeline instead.
+//! Requests on the lane keep their order.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -17,6 +17,9 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
+
+use super::super::Told;
+use super::connection::State;
 
 /// So many requests under way make a crowd. One or two of them are faster each by itself: it takes one task less to
 /// bring them on their way.
@@ -44,19 +47,33 @@ pub(super) struct Lane {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Requests>,
+    /// How many went together last time.
+    usual: usize,
     /// The lane's task, while it has nothing to send.
     idle: Option<Waker>,
     closed: bool,
 }
 
 /// Requests that go together, and who waits for which answer.
-#[derive(Default)]
 struct Requests {
     pipeline: Pipeline,
     callers: Vec<Caller>,
 }
 
-type Caller = oneshot::Sender<Result<Value, Trouble>>;
+enum Caller {
+    Waits(oneshot::Sender<Result<Value, Trouble>>),
+    Told(Told),
+}
+
+impl Caller {
+    fn answer(self, answer: Result<Value, Trouble>) {
+        match self {
+            // One that has gone is told nothing.
+            Self::Waits(caller) => drop(caller.send(answer)),
+            Self::Told(told) => told(super::unwatched(answer)),
+        }
+    }
+}
 
 /// One request under way.
 pub(super) struct Underway<'a> {
@@ -91,19 +108,36 @@ impl Lane {
     /// Sends one command with those of others.
     pub(super) async fn send(&self, command: Cmd) -> Result<Value, Trouble> {
         let (caller, answer) = oneshot::channel();
-        let idle = self.queue().push(command, caller);
-        if let Some(task) = idle {
-            task.wake();
-        }
+        self.push(command, Caller::Waits(caller));
         answer.await.unwrap_or_else(|_| {
             let ended = io::Error::new(io::ErrorKind::BrokenPipe, "the connection is no longer driven");
             Err(Trouble::Failed(ended.into()))
         })
     }
 
+    /// Sends the command of a release whose answer nobody awaits.
+    pub(super) fn send_unwatched(&self, command: Cmd, told: Told) {
+        self.push(command, Caller::Told(told));
+    }
+
+    /// Whether something waits to be sent: what comes along with it costs next to nothing.
+    pub(super) fn is_used(&self) -> bool {
+        !self.queue().waiting.is_empty()
+    }
+
+    fn push(&self, command: Cmd, caller: Caller) {
+        let idle = self.queue().push(command, caller);
+        match idle {
+            Ok(None) => {}
+            Ok(Some(task)) => task.wake(),
+            // Not under the lock: it is told that no answer comes.
+            Err(caller) => drop(caller),
+        }
+    }
+
     /// Brings what is sent on the lane on its way and back, as long as it is polled.
-    pub(super) fn run(self: &Arc<Self>, connection: MultiplexedConnection) -> Run {
-        Run { lane: Arc::clone(self), connection, sent: VecDeque::new(), stands_back: false }
+    pub(super) fn run(self: &Arc<Self>, connection: MultiplexedConnection, state: Arc<State>) -> Run {
+        Run { lane: Arc::clone(self), connection, state, sent: VecDeque::new(), stands_back: false }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -112,19 +146,20 @@ impl Lane {
 }
 
 impl Queue {
-    /// Gives back the lane's task, if it has to be told.
-    fn push(&mut self, command: Cmd, caller: Caller) -> Option<Waker> {
+    /// The lane's task, if it has to be woken; or the caller, if there is none any more.
+    fn push(&mut self, command: Cmd, caller: Caller) -> Result<Option<Waker>, Caller> {
         if self.closed {
-            return None;
+            return Err(caller);
         }
         if self.waiting.back().is_none_or(|last| last.callers.len() >= PIPELINE) {
-            self.waiting.push_back(Requests::default());
+            let (pipeline, callers) = (Pipeline::with_capacity(self.usual), Vec::with_capacity(self.usual));
+            self.waiting.push_back(Requests { pipeline, callers });
         }
         if let Some(last) = self.waiting.back_mut() {
             last.pipeline.add_command(command);
             last.callers.push(caller);
         }
-        self.idle.take()
+        Ok(self.idle.take())
     }
 }
 
@@ -132,6 +167,7 @@ impl Queue {
 pub(super) struct Run {
     lane: Arc<Lane>,
     connection: MultiplexedConnection,
+    state: Arc<State>,
     sent: VecDeque<Sent>,
     /// It has let the tasks that are ready go first.
     stands_back: bool,
@@ -158,13 +194,16 @@ impl Sent {
         Self { answers, callers }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(&mut self, cx: &mut Context<'_>, state: &State) -> Poll<()> {
         let answers = ready!(self.answers.as_mut().poll(cx));
         let callers = self.callers.drain(..);
-        // A caller that has gone is told nothing.
         match answers {
-            Ok(values) => callers.zip(values).for_each(|(caller, value)| drop(caller.send(Ok(value)))),
-            Err(trouble) => callers.for_each(|caller| drop(caller.send(Err(trouble.clone())))),
+            Ok(values) => callers.zip(values).for_each(|(caller, value)| caller.answer(Ok(value))),
+            Err(trouble) => {
+                // Before anyone is told, who would use it again.
+                state.retire();
+                callers.for_each(|caller| caller.answer(Err(trouble.clone())));
+            }
         }
         Poll::Ready(())
     }
@@ -177,7 +216,7 @@ impl Future for Run {
         let this = &mut *self;
         loop {
             while let Some(first) = this.sent.front_mut()
-                && first.poll(cx).is_ready()
+                && first.poll(cx, &this.state).is_ready()
             {
                 this.sent.pop_front();
             }
@@ -193,11 +232,12 @@ impl Future for Run {
                 return Poll::Pending;
             }
             let waiting = std::mem::take(&mut queue.waiting);
+            queue.usual = waiting.back().map_or(0, |last| last.callers.len());
             drop(queue);
             for requests in waiting {
                 let mut sent = Sent::new(requests, this.connection.clone(), this.lane.response_timeout);
                 // What comes of it is looked at in turn; this puts it on the connection.
-                if sent.poll(cx).is_pending() {
+                if sent.poll(cx, &this.state).is_pending() {
                     this.sent.push_back(sent);
                 }
             }
@@ -207,6 +247,7 @@ impl Future for Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
+        self.state.retire();
         let mut queue = self.lane.queue();
         queue.closed = true;
         let left = std::mem::take(&mut queue.waiting);

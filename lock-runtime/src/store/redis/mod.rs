@@ -5,7 +5,6 @@ mod lane;
 mod request;
 mod script;
 mod tracking;
-mod unawaited;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use request::{By, Request};
 
 use super::{
     Answers, Attempt, Changed, Claim, Flight, Look, Mode, Released, Store, StoreError, StoreErrorKind,
-    StoreFuture, Unwatched, Watch, needs_runtime,
+    StoreFuture, Told, Unwatched, Watch, needs_runtime,
 };
 
 pub(crate) struct RedisStore {
@@ -66,7 +65,6 @@ impl RedisStore {
                 }
             };
             let changed = if watched.is_empty() { None } else { link.watch(watched, give_up).await };
-            link.look_around();
             flight.departs(link.carrier());
             match link.send(request.command(by), give_up, std::mem::take(&mut fresh)).await {
                 Ok(value) => {
@@ -217,14 +215,11 @@ impl Store for RedisStore {
         Box::pin(async move { self.release_claim(claim, keep).await.map_err(StoreError::from) })
     }
 
-    fn finish(&self, answer: Unwatched) {
-        let Ok(runtime) = needs_runtime() else { return };
-        let left = match self.source.ready(&runtime) {
-            Some(link) => link.finish(answer),
-            None => Err(answer),
-        };
-        if let Err(answer) = left {
-            runtime.spawn(answer);
+    fn release_unwatched(&self, claim: &Claim, keep: Duration, told: Told) {
+        let link = needs_runtime().ok().and_then(|runtime| self.source.ready(&runtime));
+        match link {
+            Some(link) => link.send_unwatched(Request::release(claim, keep).command(By::Hash), told),
+            None => told(Unwatched::Unsent),
         }
     }
 
@@ -290,6 +285,23 @@ fn attempt(answer: Answer) -> Result<Attempt, StoreError> {
             Ok(Attempt::Held(index - 1, Watch { expires_in, changed: answer.changed }))
         }
         None => Err(nonsense(&answer.value)),
+    }
+}
+
+/// What a release that nobody awaits comes to. An error reply is looked into by whoever tries again: nothing was done.
+fn unwatched(answer: Result<Value, Trouble>) -> Unwatched {
+    match answer.and_then(|value| value.extract_error().map_err(Trouble::Failed)) {
+        Ok(value) => match not_released(&value) {
+            Ok(None) => Unwatched::Done,
+            Ok(Some(_)) => Unwatched::Lost,
+            Err(_) => Unwatched::Unanswered,
+        },
+        // Something else than a string stands there.
+        Err(Trouble::Failed(error)) if is_wrong_type(&error) => Unwatched::Lost,
+        Err(Trouble::Failed(error)) if error.code().is_some() && !is_from_within_a_script(&error) => {
+            Unwatched::Unsent
+        }
+        Err(_) => Unwatched::Unanswered,
     }
 }
 
