@@ -159,7 +159,14 @@ impl<'a> Expansion<'a> {
             }
             Some(OnLost::Continue) | None => (future, "ToItsEnd"),
         };
-        let drive = Ident::new(drive, Span::mixed_site());
+        let name = Ident::new(drive, Span::mixed_site());
+        let drive = quote_spanned!(Span::mixed_site()=> #runtime::__private::#name);
+        let (named, drive) = if judged {
+            let name = Ident::new("drive", at);
+            (quote_spanned!(Span::mixed_site()=> let drive = #drive;), name.into_token_stream())
+        } else {
+            (TokenStream::new(), drive)
+        };
         let refused = self.refused(output);
         let value = output.value(body::value(block));
         // The call is bound before the body: when the future is dropped or panics, the body goes first and
@@ -170,8 +177,9 @@ impl<'a> Expansion<'a> {
             #hint
             #call
             #lease
+            #named
             #allowed
-            let out = call.#run(::core::pin::pin!(#future), #runtime::__private::#drive).await;
+            let out = call.#run(::core::pin::pin!(#future), #drive).await;
             match out {
                 ::core::result::Result::Ok(value) => #value,
                 #refused
@@ -193,6 +201,8 @@ impl<'a> Expansion<'a> {
         let allowed =
             capture::allow_underscore(self.bindings.iter().filter(|b| self.uses.key.contains(&b.name)));
         let key = quote_spanned!(Span::mixed_site()=> #runtime::__private::Key::new(site) #key);
+        let new =
+            Ident::new(if options.each.value().is_some() { "of_several" } else { "new" }, Span::mixed_site());
         let key = match options.each.value() {
             Some(Each { pat, items }) => quote_spanned! {Span::mixed_site()=>
                 {
@@ -259,7 +269,7 @@ impl<'a> Expansion<'a> {
             let key = #key;
             #ttl
             #lets
-            let mut call = #runtime::__private::Call::new(site, key, ttl) #calls #tag #manager;
+            let mut call = #runtime::__private::Call::#new(site, key, ttl) #calls #tag #manager;
         }
     }
 

@@ -14,7 +14,7 @@ use tracing::Span;
 
 use crate::error::{LockError, LockName, Succeeded};
 use crate::events;
-use crate::key::Keys;
+use crate::key::{Key, Keys};
 use crate::lease::{Lease, bounded};
 use crate::manager::LockManager;
 use crate::reentry::{self, Joinable, Level};
@@ -24,8 +24,6 @@ use crate::store::Mode;
 use crate::terms::Terms;
 use crate::wait;
 
-/// A body's output, and the level it held; or why it did not run to its end.
-type Ended<T> = Result<(T, Arc<Level>), LockError>;
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// One call of an annotated function. In the expansion it is declared before the body, so that a call that is
@@ -71,8 +69,14 @@ struct Held {
 impl Call {
     /// A call of the function at `site`, with the key that its template rendered to.
     #[must_use]
-    pub fn new(site: &'static Site, keys: impl Into<Keys>, ttl: Duration) -> Self {
-        let phase = Phase::Setup { keys: keys.into(), ttl, tag: None, manager: None };
+    pub fn new(site: &'static Site, key: Key, ttl: Duration) -> Self {
+        Self::of_several(site, key.into(), ttl)
+    }
+
+    /// The same with the option `for`.
+    #[must_use]
+    pub fn of_several(site: &'static Site, keys: Keys, ttl: Duration) -> Self {
+        let phase = Phase::Setup { keys, ttl, tag: None, manager: None };
         Self(Box::new(State { site, terms: Terms::default(), phase }))
     }
 
@@ -165,7 +169,7 @@ impl Call {
 
     /// Acquires, runs the body, and awaits the release.
     pub fn run<'a, B, D: Drive<B>>(&'a mut self, body: Pin<&'a mut B>, _: D) -> Run<'a, B, D::Output, D> {
-        Run { call: self, body, output: None, with: PhantomData }
+        Run { call: self, body, output: None, succeeded: |_| false, with: PhantomData }
     }
 
     /// Acquires and runs the body; the release is on its way when this is ready.
@@ -173,20 +177,16 @@ impl Call {
         &'a mut self,
         body: Pin<&'a mut B>,
         _: D,
-    ) -> RunBackground<'a, B, D> {
-        RunBackground { call: self, body, with: PhantomData }
+    ) -> RunBackground<'a, B, D::Output, D> {
+        RunBackground { call: self, body, succeeded: |_| false, with: PhantomData }
     }
 
     /// As [`run`](Self::run), with the option `hold_after_ok`.
-    pub fn run_judged<'a, B, D>(
-        &'a mut self,
-        body: Pin<&'a mut B>,
-        _: D,
-    ) -> Run<'a, B, D::Output, D, BySuccess>
+    pub fn run_judged<'a, B, D>(&'a mut self, body: Pin<&'a mut B>, _: D) -> Run<'a, B, D::Output, D>
     where
         D: Drive<B, Output: Succeeded>,
     {
-        Run { call: self, body, output: None, with: PhantomData }
+        Run { call: self, body, output: None, succeeded: D::Output::succeeded, with: PhantomData }
     }
 
     /// As [`run_background`](Self::run_background), with the option `hold_after_ok`.
@@ -194,29 +194,31 @@ impl Call {
         &'a mut self,
         body: Pin<&'a mut B>,
         _: D,
-    ) -> RunBackground<'a, B, D, BySuccess>
+    ) -> RunBackground<'a, B, D::Output, D>
     where
         D: Drive<B, Output: Succeeded>,
     {
-        RunBackground { call: self, body, with: PhantomData }
+        RunBackground { call: self, body, succeeded: D::Output::succeeded, with: PhantomData }
     }
 
     /// Fixes, when the body has returned, whether its keys stay.
-    fn judge<T, J: Judge<T>>(&self, output: &T, level: &Level) {
+    fn judge(&self, succeeded: bool, level: &Level) {
         if let Some(longer) = self.0.terms.hold_after_ok
-            && J::succeeded(output)
+            && succeeded
         {
             level.lease().hold_until(Instant::now() + longer);
         }
     }
 
     /// Brings the call to the end of its body, whose locals and parameters go while it is still under the lock.
-    fn poll_body<B, D: Drive<B>>(
+    ///
+    /// Not generic, as little here is: what is, is compiled once for each annotated function.
+    fn poll_body(
         &mut self,
-        mut body: Pin<&mut B>,
+        body: &mut dyn Body,
         cx: &mut Context<'_>,
-    ) -> Poll<Ended<D::Output>> {
-        let state = &mut *self.0;
+    ) -> Poll<Result<Arc<Level>, LockError>> {
+        let (state, cancels) = (&mut *self.0, body.is_cancelled_when_lost());
         loop {
             match &mut state.phase {
                 Phase::Setup { .. } => state.prepare(),
@@ -227,8 +229,8 @@ impl Call {
                         Err(error) => Phase::Refused(error),
                     };
                 }
-                Phase::Holding(held) if D::CANCELS && held.lease.is_lost() => {
-                    held.span.in_scope(|| D::cancel(body.as_mut()));
+                Phase::Holding(held) if cancels && held.lease.is_lost() => {
+                    held.span.in_scope(|| body.cancel());
                     let error = held.lease.lost_error();
                     if held.lease.mark_lost() {
                         events::lost(&held.lease, "deadline", "its local deadline has passed");
@@ -236,18 +238,18 @@ impl Call {
                     // Drops the level, and leaves the release to the background: the caller has waited enough.
                     state.phase = Phase::Refused(error);
                 }
-                Phase::Holding(held) => match held.poll::<B, D>(body.as_mut(), cx) {
-                    Poll::Ready(output) => {
+                Phase::Holding(held) => match held.poll(body, cx) {
+                    Poll::Ready(()) => {
                         if let Phase::Holding(held) = std::mem::replace(&mut state.phase, Phase::Over) {
-                            return Poll::Ready(Ok((output, held.level)));
+                            return Poll::Ready(Ok(held.level));
                         }
                     }
-                    Poll::Pending if !D::CANCELS => return Poll::Pending,
+                    Poll::Pending if !cancels => return Poll::Pending,
                     // Then around again, and the body is not polled.
                     Poll::Pending => ready!(held.poll_lost(cx)),
                 },
                 Phase::Refused(_) => {
-                    D::cancel(body.as_mut());
+                    body.cancel();
                     if let Phase::Refused(error) = std::mem::replace(&mut state.phase, Phase::Over) {
                         return Poll::Ready(Err(error));
                     }
@@ -256,6 +258,63 @@ impl Call {
                 Phase::Releasing(_) | Phase::Over => return Poll::Pending,
             }
         }
+    }
+
+    /// Begins the release of a call whose body has ended.
+    fn release(&mut self, level: Arc<Level>) {
+        self.0.phase = Phase::Releasing(Box::pin(async move {
+            // Only the poll that has just ended had the level beside us.
+            let Some(level) = Arc::into_inner(level) else { return };
+            if let Some(guard) = level.into_guard().await {
+                guard.release().await;
+            }
+        }));
+    }
+
+    fn poll_release(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Phase::Releasing(release) = &mut self.0.phase {
+            ready!(release.as_mut().poll(cx));
+            self.0.phase = Phase::Over;
+            return Poll::Ready(());
+        }
+        // Ready once already.
+        Poll::Pending
+    }
+
+    fn release_unawaited(level: Arc<Level>) {
+        if let Some(guard) = Arc::into_inner(level).and_then(Level::try_into_guard) {
+            guard.release_unawaited();
+        }
+    }
+}
+
+/// A body, whatever its type.
+trait Body {
+    fn is_cancelled_when_lost(&self) -> bool;
+
+    /// Polls it, and keeps what it returns.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// Drops it, if it can be dropped before the call ends.
+    fn cancel(&mut self);
+}
+
+struct Driven<'a, B, D: Drive<B>> {
+    body: Pin<&'a mut B>,
+    output: &'a mut Option<D::Output>,
+}
+
+impl<B, D: Drive<B>> Body for Driven<'_, B, D> {
+    fn is_cancelled_when_lost(&self) -> bool {
+        D::CANCELS
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        D::poll(self.body.as_mut(), cx).map(|output| *self.output = Some(output))
+    }
+
+    fn cancel(&mut self) {
+        D::cancel(self.body.as_mut());
     }
 }
 
@@ -311,8 +370,8 @@ impl Phase {
 }
 
 impl Held {
-    fn poll<B, D: Drive<B>>(&self, body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<D::Output> {
-        self.span.in_scope(|| reentry::within(&self.level, || D::poll(body, cx)))
+    fn poll(&self, body: &mut dyn Body, cx: &mut Context<'_>) -> Poll<()> {
+        self.span.in_scope(|| reentry::within(&self.level, || body.poll(cx)))
     }
 
     fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -407,93 +466,54 @@ impl<F: Future> Drive<Option<F>> for WhileHeld {
 
 /// `release = wait`: keeps the body's output while the release is awaited, so it is `Send` if the output is.
 #[must_use = "futures do nothing unless polled"]
-pub struct Run<'a, B, T, D, J = Never> {
+pub struct Run<'a, B, T, D> {
     call: &'a mut Call,
     body: Pin<&'a mut B>,
     output: Option<T>,
-    with: PhantomData<fn(D, J)>,
+    /// Whether what the body returned counts as success.
+    succeeded: fn(&T) -> bool,
+    with: PhantomData<fn(D)>,
 }
 
 // The output is never pinned: it is moved in and out.
-impl<B, T, D, J> Unpin for Run<'_, B, T, D, J> {}
+impl<B, T, D> Unpin for Run<'_, B, T, D> {}
 
-impl<B, D: Drive<B>, J: Judge<D::Output>> Future for Run<'_, B, D::Output, D, J> {
+impl<B, D: Drive<B>> Future for Run<'_, B, D::Output, D> {
     type Output = Result<D::Output, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        loop {
-            if let Phase::Releasing(release) = &mut this.call.0.phase {
-                ready!(release.as_mut().poll(cx));
-                this.call.0.phase = Phase::Over;
-                return match this.output.take() {
-                    Some(output) => Poll::Ready(Ok(output)),
-                    None => Poll::Pending,
-                };
-            }
-            match ready!(this.call.poll_body::<B, D>(this.body.as_mut(), cx)) {
-                Ok((output, level)) => {
-                    this.call.judge::<_, J>(&output, &level);
-                    this.output = Some(output);
-                    this.call.0.phase = Phase::Releasing(Box::pin(async move {
-                        // Only the poll that has just ended had the level beside us.
-                        let Some(level) = Arc::into_inner(level) else { return };
-                        if let Some(guard) = level.into_guard().await {
-                            guard.release().await;
-                        }
-                    }));
-                }
-                Err(error) => return Poll::Ready(Err(error)),
-            }
+        if this.output.is_none() {
+            let mut body = Driven::<B, D> { body: this.body.as_mut(), output: &mut this.output };
+            let level = ready!(this.call.poll_body(&mut body, cx))?;
+            this.call.judge(this.output.as_ref().is_some_and(this.succeeded), &level);
+            this.call.release(level);
         }
+        ready!(this.call.poll_release(cx));
+        this.output.take().map_or(Poll::Pending, |output| Poll::Ready(Ok(output)))
     }
 }
 
 /// `release = background`: nothing is kept past the body's end, so it is `Send` exactly when the body is.
 #[must_use = "futures do nothing unless polled"]
-pub struct RunBackground<'a, B, D, J = Never> {
+pub struct RunBackground<'a, B, T, D> {
     call: &'a mut Call,
     body: Pin<&'a mut B>,
-    with: PhantomData<fn(D, J)>,
+    succeeded: fn(&T) -> bool,
+    with: PhantomData<fn(D)>,
 }
 
-impl<B, D: Drive<B>, J: Judge<D::Output>> Future for RunBackground<'_, B, D, J> {
+impl<B, D: Drive<B>> Future for RunBackground<'_, B, D::Output, D> {
     type Output = Result<D::Output, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let (output, level) = ready!(this.call.poll_body::<B, D>(this.body.as_mut(), cx))?;
-        this.call.judge::<_, J>(&output, &level);
-        if let Some(guard) = Arc::into_inner(level).and_then(Level::try_into_guard) {
-            guard.release_unawaited();
-        }
-        Poll::Ready(Ok(output))
-    }
-}
-
-/// Whether what a body returned counts as success.
-pub trait Judge<T> {
-    /// The verdict.
-    fn succeeded(output: &T) -> bool;
-}
-
-/// Nobody asked.
-#[derive(Debug)]
-pub struct Never;
-
-/// By [`Succeeded`].
-#[derive(Debug)]
-pub struct BySuccess;
-
-impl<T> Judge<T> for Never {
-    fn succeeded(_: &T) -> bool {
-        false
-    }
-}
-
-impl<T: Succeeded> Judge<T> for BySuccess {
-    fn succeeded(output: &T) -> bool {
-        output.succeeded()
+        let mut output = None;
+        let mut body = Driven::<B, D> { body: this.body.as_mut(), output: &mut output };
+        let level = ready!(this.call.poll_body(&mut body, cx))?;
+        this.call.judge(output.as_ref().is_some_and(this.succeeded), &level);
+        Call::release_unawaited(level);
+        output.map_or(Poll::Pending, |output| Poll::Ready(Ok(output)))
     }
 }
 
