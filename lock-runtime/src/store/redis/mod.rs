@@ -57,12 +57,11 @@ impl RedisStore {
         // Whether all of the time is left.
         let mut fresh = true;
         loop {
-            let link = match self.source.ready(&runtime) {
-                Some(link) => link,
-                None => {
-                    fresh = false;
-                    self.source.link(give_up).await?
-                }
+            let link = if let Some(link) = self.source.ready(&runtime) {
+                link
+            } else {
+                fresh = false;
+                self.source.link(give_up).await?
             };
             let changed = if watched.is_empty() { None } else { link.watch(watched, give_up).await };
             flight.departs(link.carrier());
