@@ -24,8 +24,9 @@ use super::connection::State;
 /// So many requests under way make a crowd. One or two of them are faster each by itself: it takes one task less to
 /// bring them on their way.
 const CROWD: usize = 8;
-/// The most requests in one pipeline: the first of them is answered with the last.
-const PIPELINE: usize = 128;
+/// The most requests in one pipeline, whose first is answered with its last: so few that the server works on some while
+/// the callers of others go on.
+const PIPELINE: usize = 24;
 
 /// Why there is no answer.
 #[derive(Clone)]
@@ -231,15 +232,13 @@ impl Future for Run {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            let waiting = std::mem::take(&mut queue.waiting);
-            queue.usual = waiting.back().map_or(0, |last| last.callers.len());
+            let Some(requests) = queue.waiting.pop_front() else { continue };
+            queue.usual = requests.callers.len();
             drop(queue);
-            for requests in waiting {
-                let mut sent = Sent::new(requests, this.connection.clone(), this.lane.response_timeout);
-                // What comes of it is looked at in turn; this puts it on the connection.
-                if sent.poll(cx, &this.state).is_pending() {
-                    this.sent.push_back(sent);
-                }
+            let mut sent = Sent::new(requests, this.connection.clone(), this.lane.response_timeout);
+            // What comes of it is looked at in turn; this puts it on the connection.
+            if sent.poll(cx, &this.state).is_pending() {
+                this.sent.push_back(sent);
             }
         }
     }
