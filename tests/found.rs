@@ -945,3 +945,58 @@ mod an_acquisition_that_arrives_when_its_lease_is_over {
         eventually("nothing is left of it", PATIENCE, async || !server.exists("lock:order:1").await).await;
     }
 }
+
+mod a_task_that_goes_on_after_a_release_in_the_background {
+    use super::*;
+
+    #[redis_lock(key = "order:<id>", ttl = "60s", release = background, manager = locks)]
+    async fn pay(locks: &LockManager, id: u64) -> Result<u64, LockError> {
+        Ok(id)
+    }
+
+    /// It does not wait for anything, and keeps its worker thread; the others go on.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+    async fn holds_up_neither_the_release_nor_other_calls() {
+        let server = RedisServer::start().await;
+        let locks = LockManager::connect(&server.url()).await.unwrap();
+        // The connection of this runtime is made, and idle.
+        locks.lock("warm").ttl(TTL).acquire().await.unwrap().release().await;
+        let (free, blocked) = std::sync::mpsc::channel::<()>();
+        let task = tokio::spawn({
+            let locks = locks.clone();
+            async move {
+                pay(&locks, 1).await.unwrap();
+                // Until the test is over.
+                drop(blocked.recv());
+            }
+        });
+        eventually("it is released", PATIENCE, async || {
+            !server.exists("lock:order:1").await && locks.lock("other").ttl(TTL).acquire().await.is_ok()
+        })
+        .await;
+        drop(free);
+        task.await.unwrap();
+    }
+}
+
+mod a_short_lease_beside_ten_thousand {
+    use super::*;
+
+    /// What is renewed for the others takes long; its turn comes all the same.
+    #[tokio::test]
+    async fn is_renewed_in_time() {
+        let server = RedisServer::start().await;
+        let locks = LockManager::connect(&server.url()).await.unwrap();
+        let take = |key: String, ttl| locks.lock(key).ttl(ttl).renew().acquire();
+        let many: Vec<_> = (0..10_000).map(|n| take(format!("n:{n}"), Duration::from_secs(3))).collect();
+        let many: Vec<_> = many.into_iter().map(tokio::spawn).collect();
+        let mut guards = Vec::new();
+        for guard in many {
+            guards.push(guard.await.unwrap().unwrap());
+        }
+        let short = take("short".to_owned(), Duration::from_millis(300)).await.unwrap();
+        let lost = tokio::time::timeout(Duration::from_secs(3), short.lost()).await;
+        assert!(lost.is_err(), "it was lost");
+        assert!(guards.iter().all(|guard| !guard.is_lost()));
+    }
+}

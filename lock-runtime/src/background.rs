@@ -31,6 +31,8 @@ pub(crate) struct Release {
     ending: Option<Ending>,
     /// An earlier try got no answer, and may have deleted the key.
     tried: bool,
+    /// An earlier try found a key that was not the lease's.
+    lost: bool,
 }
 
 impl Release {
@@ -40,7 +42,7 @@ impl Release {
         places: Option<Places>,
         renewal: Option<Renewal>,
     ) -> Self {
-        Self { lease, flight, places, renewal, ending: None, tried: false }
+        Self { lease, flight, places, renewal, ending: None, tried: false, lost: false }
     }
 
     pub(crate) fn lease(&self) -> &Arc<Lease> {
@@ -78,6 +80,7 @@ impl Release {
     /// Ends it with what the store said.
     pub(crate) fn end_unwatched(mut self, answer: Unwatched) {
         self.tried = answer == Unwatched::Unanswered;
+        self.lost = answer == Unwatched::Lost;
         if answer == Unwatched::Done {
             self.conclude(Released::Done);
             self.finish();
@@ -120,7 +123,9 @@ impl Release {
         let ending = self.ending.unwrap_or_else(|| Ending::of(&self.lease, Instant::now()));
         let found = match found {
             // A request of the acquisition that strayed may have set the key anew after the lease was over.
-            Released::Done if self.flight.has_strayed() && self.lease.is_lost() => Released::Unclear(None),
+            Released::Done if self.lost || self.flight.has_strayed() && self.lease.is_lost() => {
+                Released::Unclear(None)
+            }
             found => found,
         };
         events::released(&self.lease, ending, &found)

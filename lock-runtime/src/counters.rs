@@ -67,7 +67,7 @@ impl Event {
 /// An event, a call site and an outcome, each told by where it stands in the program: there are no more of them than
 /// the program has.
 #[derive(PartialEq, Eq, Hash)]
-struct Id([usize; 6]);
+struct Id([usize; 7]);
 
 impl Id {
     fn new(event: &Event, site: Site, outcome: &'static str) -> Self {
@@ -78,7 +78,8 @@ impl Id {
             Function::Caller(caller) => (std::ptr::from_ref(caller).addr(), 0),
         };
         let event = std::ptr::from_ref(event).addr();
-        Self([event, template, length, function, of_function, outcome.as_ptr().addr()])
+        let (outcome, of_outcome) = text(outcome);
+        Self([event, template, length, function, of_function, outcome, of_outcome])
     }
 }
 

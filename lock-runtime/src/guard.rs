@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::background::Release;
+use crate::background::{Pending, Release};
 use crate::lease::Lease;
 
 /// A lock that is held. [`release`](Self::release) it to see what became of it, or drop it: the release is then
@@ -83,12 +83,12 @@ impl LockGuard {
             self.release = None;
             return;
         };
-        // A guard that is dropped untold leaves its release to the background.
+        let mut unwatched = Unwatched { guard: self, _releasing: releasing };
         let told = Box::new(move |answer| {
-            if let Some(release) = self.release.take() {
+            let unwatched = &mut unwatched;
+            if let Some(release) = unwatched.guard.release.take() {
                 release.end_unwatched(answer);
             }
-            drop(releasing);
         });
         lease.manager().store().release_unwatched(lease.claim(), lease.keep(), told);
         // Only now: the next one's request must not overtake the release.
@@ -98,6 +98,13 @@ impl LockGuard {
     pub(crate) fn lease(&self) -> &Arc<Lease> {
         &self.lease
     }
+}
+
+/// A guard whose release is on its way. Dropped untold, it leaves that to the background, and only then is it no longer
+/// noted as under way.
+struct Unwatched {
+    guard: LockGuard,
+    _releasing: Pending,
 }
 
 impl Drop for LockGuard {

@@ -22,7 +22,7 @@ pub(crate) struct RenewPolicy {
 
 /// A renewal may come so much too early, and the end of `max_hold` too.
 const EARLY: Duration = Duration::from_millis(5);
-/// The most leases in one pipeline: a bounded answer time for the others.
+/// The most leases in one pipeline. Fewer beside a lease that cannot wait so long for its turn.
 const PIPELINE: usize = 10_000;
 /// So much longer a pipeline may take for each lease in it: several times what a server needs.
 const FOR_EACH: Duration = Duration::from_micros(20);
@@ -55,10 +55,20 @@ struct State {
     live: HashMap<u64, Instant>,
     /// How many of them have which ttl.
     ttls: BTreeMap<Duration, usize>,
+    /// The most in one pipeline after one that got no answer: half of that.
+    limit: Option<usize>,
     last: u64,
 }
 
 impl State {
+    /// So many that their answers take a quarter of the shortest period at most.
+    fn most_together(&self) -> usize {
+        let shortest = self.ttls.keys().next().copied().unwrap_or(Duration::MAX);
+        let in_time = period(shortest).as_micros() / (4 * FOR_EACH.as_micros());
+        let in_time = usize::try_from(in_time).unwrap_or(usize::MAX);
+        in_time.clamp(1, self.limit.unwrap_or(PIPELINE))
+    }
+
     /// Ends a renewal; tells when it would have been due.
     fn forget(&mut self, id: u64, ttl: Duration) -> Option<Instant> {
         let at = self.live.remove(&id)?;
@@ -150,14 +160,15 @@ impl Renewals {
         let asked = Instant::now();
         let answers = manager.store().extend_all(&claims, patience).await;
         let now = Instant::now();
-        let mut answers = answers.into_iter();
+        let answered = answers.iter().any(Result::is_ok);
+        self.state().limit = if answered { None } else { Some((batch.len() / 2).max(1)) };
+        let (mut answers, mut kept) = (answers.into_iter(), Vec::new());
         for (id, entry) in batch {
             let ttl = entry.lease.claim().ttl;
             match answers.next() {
-                // The body ended while this was on its way, and its keys stay for a while: for no longer than that.
                 Some(Ok(true)) if !self.is_live(id) => {
                     if entry.lease.is_kept() {
-                        drop(manager.store().release(entry.lease.claim(), entry.lease.keep()).await);
+                        kept.push(entry);
                     }
                 }
                 Some(Ok(true)) => {
@@ -178,6 +189,10 @@ impl Renewals {
                 // Not fatal: the lease is believed until its local deadline.
                 Some(Err(_)) | None => self.put_back(id, now + RETRY.min(ttl / 10), entry),
             }
+        }
+        // Their bodies ended while this was on its way, and their keys stay for a while: for no longer than that.
+        for Entry { lease, .. } in kept {
+            drop(manager.store().release(lease.claim(), lease.keep()).await);
         }
     }
 
@@ -204,8 +219,9 @@ impl Renewals {
     fn take_due(&self, now: Instant) -> (Vec<(u64, Entry)>, Option<Instant>) {
         let mut state = self.state();
         let mut batch = Vec::new();
+        let most = state.most_together();
         if state.due.keys().next().is_some_and(|(at, _)| *at <= now) {
-            while batch.len() < PIPELINE
+            while batch.len() < most
                 && let Some(entry) = state.due.first_entry()
                 && entry.key().0 <= now + entry.get().early()
             {

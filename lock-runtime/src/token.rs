@@ -1,6 +1,5 @@
 //! Tokens: who holds a lock, told apart from everyone else for ever.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use uuid::{Builder, Uuid};
@@ -71,37 +70,12 @@ impl Token {
     }
 }
 
-/// Random bytes of the operating system that no token has had yet. Asking it for each by itself is a good part of what
-/// a lock costs.
-struct Pool {
-    bytes: [[u8; 16]; 32],
-    left: usize,
-    /// A forked process has a copy, and must not use it.
-    process: u32,
-}
-
-thread_local! {
-    static POOL: RefCell<Pool> = const { RefCell::new(Pool { bytes: [[0; 16]; 32], left: 0, process: 0 }) };
-}
-
+/// Asked for each token anew: whatever is kept for later, a cloned process (a fork, a machine restored from a snapshot)
+/// would have too.
 fn random() -> Result<Uuid, StoreError> {
-    let process = std::process::id();
-    // A thread that is ending has no pool any more.
-    let pooled = POOL.try_with(|pool| {
-        let pool = &mut *pool.borrow_mut();
-        if pool.left == 0 || pool.process != process {
-            getrandom::fill(pool.bytes.as_flattened_mut())?;
-            (pool.left, pool.process) = (pool.bytes.len(), process);
-        }
-        pool.left -= 1;
-        Ok(std::mem::take(&mut pool.bytes[pool.left]))
-    });
-    let bytes = pooled.unwrap_or_else(|_| {
-        let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes).map(|()| bytes)
-    });
-    match bytes {
-        Ok(bytes) => Ok(Builder::from_random_bytes(bytes).into_uuid()),
+    let mut bytes = [0; 16];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => Ok(Builder::from_random_bytes(bytes).into_uuid()),
         Err(error) => {
             Err(StoreError::new(StoreErrorKind::NoRandomness, format!("no token could be made: {error}")))
         }
@@ -128,7 +102,6 @@ mod tests {
         assert_eq!(Token::of(Uuid::nil(), None, Some("")).tag(), None);
     }
 
-    /// On one thread and on several, over many fillings of the pool.
     #[test]
     fn no_two_tokens_are_equal() {
         let thread = || std::thread::spawn(|| (0..1_000).map(|_| random()).collect::<Result<Vec<_>, _>>());

@@ -73,19 +73,12 @@ impl Acquisition {
         }
         let give_up = self.started.checked_add(wait);
         let mut waiting = false;
-        let mut left = wait;
+        let (mut left, mut arrived) = (wait, self.started);
         loop {
             let (gate, keys, exclusive) = (manager.gate(), &self.lease.claim().keys, self.is_exclusive());
-            let entered = Places::enter(
-                gate,
-                keys,
-                exclusive,
-                !waiting,
-                left,
-                manager.response_timeout(),
-                self.started,
-            )
-            .await;
+            let entered =
+                Places::enter(gate, keys, exclusive, !waiting, left, manager.response_timeout(), arrived)
+                    .await;
             match entered {
                 Ok(places) => self.places = Some(places),
                 Err((index, Refused::Busy)) => return Err(self.busy(index)),
@@ -97,8 +90,9 @@ impl Acquisition {
             // It asked beside the others, and has to wait: now in the queue, where one asks for all.
             self.places = None;
             waiting = true;
+            arrived = Instant::now();
             if !wait.is_zero() {
-                left = wait.saturating_sub(self.started.elapsed()).max(SHORTEST);
+                left = wait.saturating_sub(arrived - self.started).max(SHORTEST);
             }
         }
     }
@@ -140,7 +134,12 @@ impl Acquisition {
                 StandBack::No => {}
                 // Its answer does not matter, but it takes as long as that of a waiter elsewhere.
                 StandBack::RoundTrip => {
-                    if let Err(cause) = manager.store().look(self.lease.claim()).await {
+                    let look = manager.store().look(self.lease.claim());
+                    let looked = match give_up {
+                        Some(give_up) if needs_runtime().is_ok() => timeout_at(give_up, look).await,
+                        _ => Ok(look.await),
+                    };
+                    if let Ok(Err(cause)) = looked {
                         places.unavailable(&cause);
                         return Err(self.unavailable(cause));
                     }

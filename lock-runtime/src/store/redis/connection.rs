@@ -31,14 +31,14 @@ const QUEUE: usize = 1024;
 pub(crate) struct Link(Arc<Channel>);
 
 pub(crate) enum Channel {
-    Own { connection: MultiplexedConnection, state: Arc<State>, lane: Arc<Lane>, lane_task: AbortHandle },
+    Own { connection: MultiplexedConnection, state: Arc<State>, lane: Arc<Lane>, tasks: [AbortHandle; 2] },
     Given(Box<dyn GivenConnection>),
 }
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        if let Self::Own { state, lane_task, .. } = self {
-            lane_task.abort();
+        if let Self::Own { state, tasks, .. } = self {
+            tasks.iter().for_each(AbortHandle::abort);
             state.retire();
         }
     }
@@ -63,14 +63,15 @@ impl State {
 }
 
 impl Link {
-    /// Sends one command, and waits for the answer until then; an error reply is an error. With `fresh`, that is the
-    /// response timeout from now, and the command may go with those of others.
+    /// Sends one command, and waits for the answer until then; an error reply is an error. With `fresh`,
+    /// nothing has been tried before, and the command may go with those of others.
     pub(super) async fn send(&self, cmd: Cmd, give_up: Instant, fresh: bool) -> Result<Value, Trouble> {
         let answered = match &*self.0 {
             Channel::Own { connection, lane, .. } => {
                 let underway = lane.enter();
                 if fresh && (underway.is_crowd() || lane.is_used()) {
-                    return error_reply(lane.send(cmd).await?);
+                    let answer = timeout_at(give_up, lane.send(cmd)).await;
+                    return error_reply(answer.unwrap_or(Err(Trouble::Silent))?);
                 }
                 // Boxed: it is large, and no part of a request that takes the lane.
                 let mut connection = connection.clone();
@@ -319,8 +320,10 @@ impl Connections {
         // Dropped by the runtime when it ends, as is the task that drives the connection. It waits for nothing that it
         // could go on with for long, and must not leave a request for its next turn.
         let lane_task = runtime.spawn(unconstrained(lane.run(connection.clone(), Arc::clone(&state))));
-        let lane_task = lane_task.abort_handle();
-        Ok(Link(Arc::new(Channel::Own { connection, state, lane, lane_task })))
+        let nudged = Arc::clone(&lane);
+        let nudge = runtime.spawn(async move { nudged.nudged().await });
+        let tasks = [lane_task.abort_handle(), nudge.abort_handle()];
+        Ok(Link(Arc::new(Channel::Own { connection, state, lane, tasks })))
     }
 
     /// Opens a connection that can be told of changes if the server knows how.

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisError, Value};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use super::super::Told;
@@ -43,6 +44,7 @@ pub(super) struct Lane {
     /// Requests of the connection that are under way, on the lane or beside it.
     underway: AtomicUsize,
     response_timeout: Duration,
+    nudge: Notify,
 }
 
 #[derive(Default)]
@@ -71,7 +73,11 @@ impl Caller {
         match self {
             // One that has gone is told nothing.
             Self::Waits(caller) => drop(caller.send(answer)),
-            Self::Told(told) => told(super::unwatched(answer)),
+            // A panic in it (of a `tracing` subscriber, say) must not end the lane.
+            Self::Told(told) => {
+                let told = AssertUnwindSafe(|| told(super::unwatched(answer)));
+                drop(catch_unwind(told));
+            }
         }
     }
 }
@@ -98,7 +104,8 @@ impl Drop for Underway<'_> {
 impl Lane {
     /// A lane whose requests are given up when they have had no answer for this long.
     pub(super) fn new(response_timeout: Duration) -> Self {
-        Self { queue: Mutex::default(), underway: AtomicUsize::new(0), response_timeout }
+        let (queue, underway, nudge) = (Mutex::default(), AtomicUsize::new(0), Notify::new());
+        Self { queue, underway, response_timeout, nudge }
     }
 
     /// Counts a request as long as the value lives.
@@ -118,7 +125,18 @@ impl Lane {
 
     /// Sends the command of a release whose answer nobody awaits.
     pub(super) fn send_unwatched(&self, command: Cmd, told: Told) {
-        self.push(command, Caller::Told(told));
+        if self.push(command, Caller::Told(told)) {
+            // Who was woken last runs next on the same worker thread, and no other may take it from there. The caller
+            // goes on, perhaps for long, and must not keep the lane's task: another one takes its place.
+            self.nudge.notify_one();
+        }
+    }
+
+    /// Does nothing each time the lane's task has been woken by someone who goes on.
+    pub(super) async fn nudged(&self) {
+        loop {
+            self.nudge.notified().await;
+        }
     }
 
     /// Whether something waits to be sent: what comes along with it costs next to nothing.
@@ -126,13 +144,20 @@ impl Lane {
         !self.queue().waiting.is_empty()
     }
 
-    fn push(&self, command: Cmd, caller: Caller) {
+    /// Whether the lane's task was woken for it.
+    fn push(&self, command: Cmd, caller: Caller) -> bool {
         let idle = self.queue().push(command, caller);
         match idle {
-            Ok(None) => {}
-            Ok(Some(task)) => task.wake(),
+            Ok(None) => false,
+            Ok(Some(task)) => {
+                task.wake();
+                true
+            }
             // Not under the lock: it is told that no answer comes.
-            Err(caller) => drop(caller),
+            Err(caller) => {
+                drop(caller);
+                false
+            }
         }
     }
 

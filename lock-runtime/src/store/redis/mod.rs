@@ -287,7 +287,8 @@ fn attempt(answer: Answer) -> Result<Attempt, StoreError> {
     }
 }
 
-/// What a release that nobody awaits comes to. An error reply is looked into by whoever tries again: nothing was done.
+/// What a release that nobody awaits comes to. Another error reply than that the script is not known may be that of a
+/// proxy that gave up on it.
 fn unwatched(answer: Result<Value, Trouble>) -> Unwatched {
     match answer.and_then(|value| value.extract_error().map_err(Trouble::Failed)) {
         Ok(value) => match not_released(&value) {
@@ -297,9 +298,7 @@ fn unwatched(answer: Result<Value, Trouble>) -> Unwatched {
         },
         // Something else than a string stands there.
         Err(Trouble::Failed(error)) if is_wrong_type(&error) => Unwatched::Lost,
-        Err(Trouble::Failed(error)) if error.code().is_some() && !is_from_within_a_script(&error) => {
-            Unwatched::Unsent
-        }
+        Err(Trouble::Failed(error)) if error.code() == Some("NOSCRIPT") => Unwatched::Unsent,
         Err(_) => Unwatched::Unanswered,
     }
 }
