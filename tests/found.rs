@@ -967,7 +967,7 @@ mod a_task_that_goes_on_after_a_release_in_the_background {
             async move {
                 pay(&locks, 1).await.unwrap();
                 // Until the test is over.
-                drop(blocked.recv());
+                blocked.recv_timeout(2 * PATIENCE).unwrap_err();
             }
         });
         eventually("it is released", PATIENCE, async || {
