@@ -384,7 +384,8 @@ impl LockManagerBuilder {
     /// Uses a connection that the application made, of any type of the `redis` crate that can be cloned. Reconnecting
     /// it is the application's business, and it must be driven by a runtime that lives as long as the manager and is
     /// not blocked: renewals go over it, too. Changes of keys are not told on it, so waiters poll (every 10 to 250 ms),
-    /// and a deleted key is noticed at a renewal or the local deadline.
+    /// and a deleted key is noticed at a renewal or the local deadline. Releases of `release = background` are put on it by
+    /// the manager's own thread.
     pub fn connection(self, connection: impl ConnectionLike + Clone + Send + Sync + 'static) -> LockManager {
         let store = RedisStore::new(Given::new(connection), self.response_timeout);
         self.build(Arc::new(store), "a connection of the application".to_owned())

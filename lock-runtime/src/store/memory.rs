@@ -98,7 +98,7 @@ impl Entry {
 }
 
 impl Keys {
-    /// The holders of a key whose time is not over. None of them is left where there are none.
+    /// The holders of a key whose time is not over; perhaps none, if nobody has taken it since they expired.
     fn get(&mut self, key: &str, now: Instant) -> Option<&mut Entry> {
         let entry = self.live.get_mut(key)?;
         entry.expire(now);

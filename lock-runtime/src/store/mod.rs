@@ -153,8 +153,8 @@ pub(crate) trait Store: Send + Sync + 'static {
         None
     }
 
-    /// The same for one that nobody awaits. It is on its way when this returns, behind all that this runtime has asked
-    /// for before; `told` is dropped where its answer can no longer come.
+    /// The same for one that nobody awaits. It is on its way when this returns, or `told` has been told that it was not
+    /// sent; `told` is dropped where its answer can no longer come.
     fn release_unwatched(&self, _claim: &Claim, _keep: Duration, told: Told) {
         told(Unwatched::Unsent);
     }
